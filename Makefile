@@ -1,0 +1,90 @@
+# Every target sets up what it needs; nothing outside this folder is touched but pip's caches and
+# mlcbuild's own store.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PARITY_VENV := .venv-parity
+PARITY_READY := $(PARITY_VENV)/.ready
+
+RECIPE := recipes/smollm2-135m.toml
+QUANTIZATION := q4f16_1
+QUESTION := What is the capital of France?
+PEERS ?= .cache/peers
+
+CXX_FILES := $(shell find mlcbuild/runtime_stub tests -name '*.cc' -o -name '*.c' -o -name '*.h')
+
+.PHONY: help demo test test-slow test-parity lint format bench schema lock clean
+
+help:
+	@echo 'make demo         build $(RECIPE) and ask the bundle a question'
+	@echo 'make test         linters, then the tests'
+	@echo 'make test-slow    the tests that take longer'
+	@echo 'make test-parity  live comparison with transformers, in $(PARITY_VENV)'
+	@echo 'make lint         ruff, mypy, clang-format: check only'
+	@echo 'make format       ruff and clang-format: fix'
+	@echo 'make bench        speed beside llama.cpp, fetched into $(PEERS)'
+	@echo 'make schema       write the JSON schema of recipes'
+	@echo 'make lock         solve the requirements again'
+	@echo 'make clean        remove environments and caches of this folder (not artifacts/)'
+
+demo: $(READY)
+	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION)) && \
+	echo "$$bundle" && \
+	$(BIN)/mlcbuild run "$$bundle" --prompt "$(QUESTION)"
+
+test: lint
+	$(BIN)/python -m pytest -m 'not slow and not parity'
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+test-parity: $(PARITY_READY)
+	$(PARITY_VENV)/bin/python -m pytest -m parity tests/parity
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+bench: $(READY)
+	$(BIN)/python tests/bench/peers/fetch.py $(PEERS)
+	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION)) && \
+	$(BIN)/python tests/bench/bench_speed.py "$$bundle" --peers $(PEERS) \
+	    --peer-model "$$($(BIN)/python tests/bench/peers/fetch.py $(PEERS) --model)" \
+	    --json $(PEERS)/speed.json
+
+schema: $(READY)
+	$(BIN)/python -m mlcbuild.recipe.json_schema > recipes/schema.json
+
+lock: $(READY)
+	$(BIN)/python -m pip install --quiet uv
+	for name in build dev; do \
+	    $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.10 --generate-hashes \
+	        --no-header --no-annotate --quiet $$([ $$name = dev ] && echo --extra dev) \
+	        --output-file requirements/$$name.lock || exit 1; \
+	done
+
+clean:
+	rm -rf $(VENV) $(PARITY_VENV) .cache .mypy_cache .ruff_cache .pytest_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so that an interrupted set-up starts afresh.
+$(READY): requirements/dev.lock pyproject.toml
+	@sh ci/make_venv.sh "$(PYTHON)" $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(PARITY_READY): requirements/dev.lock requirements/parity.txt pyproject.toml
+	@sh ci/make_venv.sh "$(PYTHON)" $(PARITY_VENV)
+	$(PARITY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(PARITY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/parity.txt
+	$(PARITY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,92 @@
+"""mlcbuild inspect: what a bundle is, in a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlcbuild.cli._bundle_options import bundle_argument, json_option
+
+if TYPE_CHECKING:
+    from mlcbuild.bundle.manifest import BundleManifest, VariantInfo
+
+
+@click.command("inspect")
+@bundle_argument
+@json_option
+def command(bundle: Path, as_json: bool) -> None:
+    """Show what BUNDLE holds: model, scheme, sizes, memory plan, kernels, licence."""
+    from mlcbuild.bundle.reader import open_bundle
+    from mlcbuild.engine.host import host_features, runs_here, variant_for
+
+    manifest = open_bundle(bundle).manifest
+    chosen = variant_for(manifest, host_features()) if runs_here(manifest) else None
+    if as_json:
+        record: dict[str, Any] = manifest.model_dump(mode="json")
+        record["path"] = str(bundle)
+        record["payload_bytes"] = manifest.payload_bytes
+        record["host_variant"] = None if chosen is None else chosen.name
+        click.echo(json.dumps(record, ensure_ascii=False))
+        return
+    for line in _summary(manifest, chosen):
+        click.echo(line)
+
+
+def _summary(manifest: BundleManifest, chosen: VariantInfo | None) -> list[str]:
+    from mlcbuild.core.atomic import format_bytes
+    from mlcbuild.engine.host import host_features, host_platform, runs_here
+
+    model, limits, memory = manifest.model, manifest.limits, manifest.memory
+    vocabulary = f"{model.vocab_size:,} rows"
+    if model.tokenizer_vocab_size != model.vocab_size:
+        vocabulary += f", {model.tokenizer_vocab_size:,} tokens"
+    rows = [
+        ("name", manifest.name),
+        ("digest", manifest.tree_digest),
+        ("target", manifest.target),
+        ("scheme", f"{manifest.scheme['name']}: {manifest.scheme.get('summary', '')}"),
+        ("model", f"{manifest.architecture}, {model.parameters:,} parameters"),
+        ("vocabulary", vocabulary),
+        ("source", model.source + (f" @ {model.revision}" if model.revision else "")),
+        ("licence", model.license or "not stated by the source"),
+        ("files", f"{len(manifest.files)}, {format_bytes(manifest.payload_bytes)}"),
+        (
+            "limits",
+            (
+                f"context of {limits.context_window_size}, {limits.max_batch_size} sequences, "
+                f"prefill in chunks of {limits.prefill_chunk_size}"
+            ),
+        ),
+    ]
+    lines = [f"{name:<12}{value}" for name, value in rows]
+    per_token = format_bytes(memory.kv_bytes_per_token)
+    cache = f"{limits.max_batch_size} full windows of {limits.kv_dtype}, {per_token} a token"
+    lines += [
+        "memory",
+        f"  weights   {format_bytes(memory.weights_bytes):>10}",
+        f"  KV cache  {format_bytes(memory.kv_bytes):>10}  {cache}",
+        f"  scratch   {format_bytes(memory.arena_bytes):>10}",
+        f"  total     {format_bytes(memory.total_bytes):>10}",
+        "kernels",
+    ]
+    features = host_features() if runs_here(manifest) else frozenset()
+    for variant in manifest.variants:
+        if variant is chosen:
+            verdict = "  <- this CPU takes it"
+        elif not runs_here(manifest):
+            verdict = ""
+        else:
+            lacking = [flag for flag in variant.capability if flag not in features]
+            verdict = f"  (this CPU lacks {', '.join(lacking)})" if lacking else ""
+        needs = ", ".join(variant.capability) or "nothing special"
+        lines.append(f"  {variant.name}: {variant.activations} activations; needs {needs}{verdict}")
+    if not runs_here(manifest):
+        lines.append(f"  this machine is {host_platform()}: the bundle does not run here")
+    elif chosen is None:
+        lines.append("  none of them runs on this CPU")
+    if model.notes:
+        lines += ["notes", *(f"  {note}" for note in model.notes)]
+    return lines

@@ -1,0 +1,102 @@
+"""mlcbuild run: one prompt, one answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlcbuild.cli._bundle_options import (
+    bundle_argument,
+    engine_options,
+    json_option,
+    sampling_options,
+)
+from mlcbuild.cli._streaming import text_output, write_now
+from mlcbuild.errors import UsageError
+
+if TYPE_CHECKING:
+    from mlcbuild.engine import Engine
+
+
+@click.command("run")
+@bundle_argument
+@click.option("--prompt", required=True, help='What to ask; "-" reads it from stdin.')
+@click.option("--system", default=None, help="System message. Default: the model's own, if any.")
+@click.option("--raw", is_flag=True, help="Continue the prompt as it is, without chat template.")
+@sampling_options
+@click.option("--stop", multiple=True, help="Stop before this string (may be repeated).")
+@engine_options
+@json_option
+def command(
+    bundle: Path,
+    prompt: str,
+    system: str | None,
+    raw: bool,
+    threads: int,
+    activations: str | None,
+    variant: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Ask BUNDLE something; the answer, and nothing else, goes to stdout as it is made."""
+    from mlcbuild.engine import Engine
+
+    if raw and system is not None:
+        raise UsageError("--system needs the chat template, which --raw leaves out")
+    if prompt == "-":
+        prompt = sys.stdin.read()
+    with Engine(bundle, threads=threads, activations=activations, variant=variant) as engine:
+        token_ids = _prompt_token_ids(engine, prompt, system, raw)
+        options["stop"] = tuple(options["stop"])
+        if as_json:
+            click.echo(json.dumps(_record(engine, token_ids, options), ensure_ascii=False))
+            return
+        output = text_output()
+        for piece in engine.stream(token_ids, **options):
+            write_now(output, piece)
+        write_now(output, "\n")
+
+
+def _prompt_token_ids(engine: Engine, prompt: str, system: str | None, raw: bool) -> list[int]:
+    if raw:
+        return engine.prompt_token_ids(prompt, raw=True)
+    messages = [{"role": "user", "content": prompt}]
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
+    return engine.prompt_token_ids(messages)
+
+
+def _record(engine: Engine, token_ids: list[int], options: dict[str, Any]) -> dict[str, Any]:
+    started = time.perf_counter()
+    first: float | None = None
+    pieces: list[str] = []
+    generated: list[int] = []
+    finish_reason = None
+    for event in engine.stream_events(token_ids, **options):
+        first = time.perf_counter() if first is None else first
+        pieces.append(event.text)
+        if event.finish_reason is not None:
+            finish_reason = event.finish_reason
+        else:
+            generated.append(event.token_id)
+    ended = time.perf_counter()
+    decode_s = ended - (ended if first is None else first)
+    info = engine.info
+    return {
+        "text": "".join(pieces),
+        "token_ids": generated,
+        "finish_reason": finish_reason,
+        "prompt_tokens": len(token_ids),
+        "first_token_s": None if first is None else round(first - started, 4),
+        "decode_tok_s": round((len(generated) - 1) / decode_s, 2)
+        if decode_s > 0 and len(generated) > 1
+        else None,
+        "variant": info.get("variant"),
+        "activations": info.get("activations"),
+        "threads": info.get("threads"),
+    }

@@ -1,0 +1,45 @@
+"""What this machine is, in the terms of a bundle's manifest."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+from mlcbuild.bundle.manifest import BundleManifest, VariantInfo
+
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+def host_platform() -> str:
+    """``<os>-<arch>`` of this machine, as target names begin (e.g. ``linux-x86_64``)."""
+    system = {"Darwin": "macos"}.get(platform.system(), platform.system().lower())
+    machine = platform.machine().lower()
+    if system == "macos":
+        return f"{system}-{machine}"
+    return f"{system}-{_MACHINES.get(machine, machine)}"
+
+
+def runs_here(manifest: BundleManifest) -> bool:
+    """Whether the bundle's target has this machine's system and processor family."""
+    return manifest.target.startswith(host_platform() + "-")
+
+
+def host_features(cpuinfo: Path = _CPUINFO) -> frozenset[str]:
+    """CPU flags of this machine; empty where the system has no /proc/cpuinfo."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def variant_for(manifest: BundleManifest, features: frozenset[str]) -> VariantInfo | None:
+    """The variant that a loader takes with these CPU flags: the first that has all it needs."""
+    return next(
+        (variant for variant in manifest.variants if features.issuperset(variant.capability)), None
+    )

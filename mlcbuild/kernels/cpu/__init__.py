@@ -1,0 +1,1 @@
+"""CPU kernels: builders of TIR functions, gathered in ``set.CpuKernels``."""

@@ -1,0 +1,147 @@
+"""Writing a kernel with TVM's IR builder: arguments, loops over rows, loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T
+
+from mlcbuild.errors import InternalError
+
+# TVM's builder is untyped: a scalar or vector expression, and a buffer.
+Expr: TypeAlias = Any
+Buffer: TypeAlias = Any
+
+# Below this many rows a launch of the thread pool costs more than the row-wise kernels' work.
+SERIAL_ROWS = 4
+
+
+class KernelWriter:
+    """The kernel being written; ``func`` is there once the ``with kernel(...)`` block is left."""
+
+    def __init__(self) -> None:
+        self._func: tirx.PrimFunc | None = None
+
+    @property
+    def func(self) -> tirx.PrimFunc:
+        """The finished PrimFunc."""
+        if self._func is None:
+            raise InternalError("the kernel is not finished")
+        return self._func
+
+    def finish(self, func: tirx.PrimFunc) -> None:
+        """Store the built function."""
+        self._func = func
+
+    def arg(self, name: str, shape: Sequence[Expr], dtype: str) -> Buffer:
+        """The next argument: a tensor of ``shape`` and ``dtype``."""
+        handle = T.arg(name, T.handle())
+        buffer = T.match_buffer(handle, tuple(shape), dtype, layout=None)
+        IRBuilder.name(name, buffer)
+        return buffer
+
+
+@contextmanager
+def kernel(name: str) -> Iterator[KernelWriter]:
+    """A private PrimFunc that is already scheduled and opaque to operator fusion."""
+    writer = KernelWriter()
+    with IRBuilder() as ir_builder:
+        with T.prim_func(is_private=True, s_tir=True):
+            T.func_name(name)
+            # op_pattern 8 is kOpaque: Relax's fusion leaves such a function alone.
+            T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": 8})
+            yield writer
+    writer.finish(ir_builder.get())
+
+
+def dynamic(name: str) -> Expr:
+    """A dynamic dimension."""
+    return tirx.Var(name, "int64")
+
+
+def index(value: int) -> Expr:
+    """An int64 constant, so that index arithmetic is 64 bits wide."""
+    return tirx.IntImm("int64", value)
+
+
+def vector_type(dtype: str, lanes: int) -> str:
+    """``float32`` and 16 -> ``float32x16``; one lane is the scalar type."""
+    return f"{dtype}x{lanes}" if lanes > 1 else dtype
+
+
+def splat(value: Expr, lanes: int) -> Expr:
+    """A scalar in every lane."""
+    return T.Broadcast(value, lanes) if lanes > 1 else value
+
+
+def f32(value: float, lanes: int = 1) -> Expr:
+    """A float32 constant in every lane."""
+    return splat(T.float32(value), lanes)
+
+
+def i32(value: int, lanes: int = 1) -> Expr:
+    """An int32 constant in every lane."""
+    return splat(T.int32(value), lanes)
+
+
+def span(last: Expr, lanes: int) -> Expr:
+    """The index of ``lanes`` neighbours that start at ``last``."""
+    return T.Ramp(last, 1, lanes) if lanes > 1 else last
+
+
+def load(buffer: Buffer, *where: Expr, lanes: int = 1) -> Expr:
+    """``lanes`` neighbours along the last axis, bound once."""
+    return T.bind(buffer[(*where[:-1], span(where[-1], lanes))])
+
+
+def load_f32(buffer: Buffer, *where: Expr, lanes: int = 1) -> Expr:
+    """As load, converted to float32."""
+    value = buffer[(*where[:-1], span(where[-1], lanes))]
+    return T.bind(value.astype(vector_type("float32", lanes)))
+
+
+def store(buffer: Buffer, value: Expr, *where: Expr, lanes: int = 1) -> None:
+    """Store ``lanes`` neighbours along the last axis."""
+    T.buffer_store(buffer, value, [*where[:-1], span(where[-1], lanes)])
+
+
+def local(shape: Sequence[int], dtype: str = "float32") -> Buffer:
+    """A small scratch of the current block: registers if indexed by constants, else stack."""
+    return T.sblock_alloc_buffer(tuple(shape), dtype, layout=None)
+
+
+def for_rows(rows: Expr, body: Callable[[Expr], None], serial_below: int = SERIAL_ROWS) -> None:
+    """Run ``body(row)`` for every row, on the thread pool unless the rows are few."""
+    with T.If(rows < index(serial_below)):
+        with T.Then():
+            with T.serial(rows) as row, T.sblock("few_rows"):
+                body(row)
+        with T.Else():
+            with T.parallel(rows) as row, T.sblock("rows"):
+                body(row)
+
+
+def segments(start: int, stop: int, lanes: int) -> list[tuple[int, int]]:
+    """``(column, width)`` pieces of start..stop, widths powers of two, at most ``lanes``."""
+    pieces = []
+    width = lanes
+    while start < stop:
+        while width > stop - start:
+            width //= 2
+        pieces.append((start, width))
+        start += width
+    return pieces
+
+
+def for_columns(columns: int, lanes: int, body: Callable[[Expr, int], None]) -> None:
+    """Run ``body(column, width)`` over a row: a loop of full vectors, then a narrower tail."""
+    full = columns // lanes
+    if full:
+        with T.serial(index(full)) as chunk:
+            body(chunk * index(lanes), lanes)
+    for column, width in segments(full * lanes, columns, lanes):
+        body(index(column), width)

@@ -1,0 +1,121 @@
+"""What all linear kernels share: tiling of rows and outputs, bias, residual, ragged outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from mlcbuild.kernels.cpu._builder import Buffer, Expr, KernelWriter, index, load, store
+from mlcbuild.kernels.cpu._int4 import BLOCK
+from mlcbuild.spec.layout import padded
+
+
+@dataclass(frozen=True, slots=True)
+class OutputVector:
+    """One vector of outputs: lanes ``offset`` and up of weight block ``block``."""
+
+    block: Expr
+    offset: Expr
+
+
+# Computes and stores the outputs of some rows times some output vectors.
+TileBody = Callable[[Sequence[Expr], Sequence[OutputVector]], None]
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of ``number`` that is at most ``limit``."""
+    return max(d for d in range(1, max(1, limit) + 1) if number % d == 0)
+
+
+class Outputs:
+    """The result ``[n, O]`` with optional bias and residual, as the last kernel arguments."""
+
+    def __init__(
+        self,
+        writer: KernelWriter,
+        rows: Expr,
+        out_features: int,
+        lanes: int,
+        bias: bool,
+        residual: bool,
+    ) -> None:
+        shape = (rows, out_features)
+        self._rows = rows
+        self._out_features = out_features
+        self._lanes = lanes
+        self._bias: Buffer | None = writer.arg("bias", shape[1:], "float32") if bias else None
+        self._residual: Buffer | None = (
+            writer.arg("residual", shape, "float32") if residual else None
+        )
+        self._y = writer.arg("y", shape, "float32")
+
+    def write(self, row: Expr, vector: OutputVector, value: Expr) -> None:
+        """Store one vector of results; lanes beyond the last output are left out."""
+        column = T.bind(vector.block * index(BLOCK) + vector.offset)
+        if self._out_features % BLOCK == 0:
+            self._store(row, column, value, self._lanes)
+            return
+        with T.If(column + index(self._lanes) <= index(self._out_features)):
+            with T.Then():
+                self._store(row, column, value, self._lanes)
+            with T.Else():
+                for lane in range(self._lanes):
+                    with T.If(column + index(lane) < index(self._out_features)), T.Then():
+                        scalar = tirx.Shuffle([value], [lane])
+                        self._store(row, column + index(lane), scalar, 1)
+
+    def _store(self, row: Expr, column: Expr, value: Expr, lanes: int) -> None:
+        if self._bias is not None:
+            value = value + load(self._bias, column, lanes=lanes)
+        if self._residual is not None:
+            value = value + load(self._residual, row, column, lanes=lanes)
+        store(self._y, value, row, column, lanes=lanes)
+
+    def for_tiles(
+        self, row_tiles: Sequence[int], vectors: int, blocks: int, body: TileBody
+    ) -> None:
+        """Run ``body`` over all rows and outputs, parallel over the outputs.
+
+        One row takes whole blocks of weights, each read once. Several rows are cut into tiles of
+        ``row_tiles`` rows (what one size leaves over goes to the next) by ``vectors`` output
+        vectors; a task runs about ``blocks`` blocks of outputs for a row tile before it goes on.
+        """
+        per_block = BLOCK // self._lanes
+        total = padded(self._out_features, BLOCK) // self._lanes
+        vectors = largest_divisor(total, vectors)
+        steps = largest_divisor(total // vectors, blocks * per_block // vectors)
+
+        def outputs(tile: Expr, count: int) -> list[OutputVector]:
+            """The ``count`` output vectors of the tile with this number."""
+            positions = [tile * index(count) + index(i) for i in range(count)]
+            if per_block == 1:
+                return [OutputVector(position, index(0)) for position in positions]
+            return [
+                OutputVector(
+                    T.bind(position // index(per_block)),
+                    T.bind(position % index(per_block) * index(self._lanes)),
+                )
+                for position in positions
+            ]
+
+        with T.If(self._rows == index(1)):
+            with T.Then():
+                with T.parallel(index(total // per_block)) as block, T.sblock("one_row"):
+                    body([index(0)], outputs(block, per_block))
+            with T.Else():
+                with T.parallel(index(total // (vectors * steps))) as task, T.sblock("task"):
+                    begin, left = index(0), self._rows
+                    for size in row_tiles:
+                        with (
+                            T.serial(left // index(size)) as row_tile,
+                            T.serial(index(steps)) as step,
+                            T.sblock(f"rows_{size}"),
+                        ):
+                            first = begin + row_tile * index(size)
+                            rows = [T.bind(first + index(i)) for i in range(size)]
+                            body(rows, outputs(task * index(steps) + step, vectors))
+                        begin = begin + left // index(size) * index(size)
+                        left = left % index(size)

@@ -1,0 +1,137 @@
+"""Vector arithmetic that the kernels share: reductions, exp, int8 dot products per ISA."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from mlcbuild.kernels.cpu._builder import Expr, f32, i32, splat, vector_type
+from mlcbuild.spec.capabilities import Capabilities
+
+
+def lanes_of(capabilities: Capabilities) -> int:
+    """float32 lanes of one vector register."""
+    return capabilities.vector_bits // 32
+
+
+def _fold(value: Expr, dtype: str, lanes: int, combine: Callable[[Expr, Expr], Expr]) -> Expr:
+    """Combine all lanes into a scalar, halving the vector each time."""
+    while lanes > 2:
+        lanes //= 2
+        half = vector_type(dtype, lanes)
+        value = T.bind(combine(T.vectorlow(half, value), T.vectorhigh(half, value)))
+    if lanes == 2:
+        value = T.bind(combine(tirx.Shuffle([value], [0]), tirx.Shuffle([value], [1])))
+    return value
+
+
+def horizontal_sum(value: Expr, lanes: int, dtype: str = "float32") -> Expr:
+    """The sum of all lanes, pairwise."""
+    return _fold(value, dtype, lanes, lambda a, b: a + b)
+
+
+def horizontal_max(value: Expr, lanes: int) -> Expr:
+    """The largest lane of a float32 vector."""
+    return _fold(value, "float32", lanes, T.max)
+
+
+def tree(values: Sequence[Expr], combine: Callable[[Expr, Expr], Expr]) -> Expr:
+    """Combine vectors pairwise."""
+    pending = list(values)
+    while len(pending) > 1:
+        paired = [T.bind(combine(a, b)) for a, b in zip(pending[::2], pending[1::2])]
+        pending = paired + pending[len(paired) * 2 :]
+    return pending[0]
+
+
+def exp(value: Expr, lanes: int) -> Expr:
+    """e to the power of a float32 vector; results below 1.6e-38 are that.
+
+    With k = round(x / ln 2) and r = x - k ln 2, exp(x) = 2^k exp(r) and |r| <= 0.347, where the
+    Taylor polynomial of degree 7 is off by less than 6e-9. ln 2 is split in two parts, so that
+    k times the first part is exact.
+    """
+    ln2_high = 0.693359375  # 9 significant bits
+    ln2_low = math.log(2) - ln2_high
+    x = T.bind(T.min(T.max(value, f32(-87.0, lanes)), f32(88.0, lanes)))
+    k = T.bind(T.nearbyint(x * f32(1 / math.log(2), lanes)))
+    r = T.bind(T.fma(k, f32(-ln2_high, lanes), x))
+    r = T.bind(T.fma(k, f32(-ln2_low, lanes), r))
+    coefficients = [1 / math.factorial(degree) for degree in range(7, -1, -1)]
+    p = reduce(
+        lambda p, c: T.bind(T.fma(p, r, f32(c, lanes))),
+        coefficients[1:],
+        f32(coefficients[0], lanes),
+    )
+    power = (k.astype(vector_type("int32", lanes)) + i32(127, lanes)) << i32(23, lanes)
+    return T.bind(p * T.reinterpret(vector_type("float32", lanes), power))
+
+
+def silu(value: Expr, lanes: int) -> Expr:
+    """``x / (1 + exp(-x))``."""
+    return T.bind(value / (f32(1.0, lanes) + exp(f32(0.0, lanes) - value, lanes)))
+
+
+def _intrinsic(dtype: str, name: str, *args: Expr) -> Expr:
+    return T.call_llvm_pure_intrin(dtype, name, *args)
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Dot:
+    """Dot products of unsigned codes (at most 15) with int8 activations, one sum per 32-bit lane.
+
+    ``start`` gives an accumulator, ``step`` adds the products of 4 columns, ``finish`` gives the
+    int32 sums plus ``initial``, a scalar told to both. At most 8 steps may follow a start:
+    without a dot-product instruction the sums are kept in 16 bits, where 8 steps of
+    2 * 15 * 127 still fit.
+    """
+
+    lanes: int
+    native: bool
+
+    @property
+    def _int32(self) -> str:
+        return vector_type("int32", self.lanes)
+
+    @property
+    def _int16(self) -> str:
+        return vector_type("int16", self.lanes * 2)
+
+    @property
+    def _int8(self) -> str:
+        return vector_type("int8", self.lanes * 4)
+
+    def start(self, initial: Expr) -> Expr:
+        """An accumulator of zero products."""
+        if self.native:
+            return T.bind(splat(initial, self.lanes))
+        return T.Broadcast(T.int16(0), self.lanes * 2)
+
+    def step(self, total: Expr, codes: Expr, activations: Expr) -> Expr:
+        """``codes`` int32 vector of 4 u8 per lane; ``activations`` int32 scalar of 4 s8."""
+        u8 = T.reinterpret(self._int8, codes)
+        s8 = T.reinterpret(self._int8, splat(activations, self.lanes))
+        if self.native:
+            return _intrinsic(self._int32, "llvm.x86.avx512.vpdpbusd.512", total, u8, s8)
+        multiply_add = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}
+        return total + _intrinsic(self._int16, multiply_add[self.lanes], u8, s8)
+
+    def finish(self, total: Expr, initial: Expr) -> Expr:
+        """The int32 sums plus ``initial``."""
+        if self.native:
+            return total
+        multiply_add = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
+        ones = T.Broadcast(T.int16(1), self.lanes * 2)
+        sums = _intrinsic(self._int32, multiply_add[self.lanes], total, ones)
+        return sums + splat(initial, self.lanes)
+
+
+def int8_dot(capabilities: Capabilities) -> Int8Dot:
+    """The dot product of an instruction set; the dot instruction is used at 512 bits only."""
+    lanes = lanes_of(capabilities)
+    return Int8Dot(lanes, capabilities.int8_dot and lanes == 16)

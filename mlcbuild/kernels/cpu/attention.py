@@ -1,0 +1,208 @@
+"""Causal attention over a paged key-value cache, one row of queries at a time."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from mlcbuild.errors import InternalError
+from mlcbuild.kernels.cpu._builder import (
+    Buffer,
+    Expr,
+    dynamic,
+    f32,
+    index,
+    kernel,
+    load,
+    load_f32,
+    local,
+    splat,
+    store,
+)
+from mlcbuild.kernels.cpu._vector import exp, horizontal_max, horizontal_sum, lanes_of, tree
+from mlcbuild.spec.capabilities import Capabilities
+
+# Below every score: the score of a position that a row must not see.
+_HIDDEN = -1e30
+
+
+@lru_cache(maxsize=None)
+def paged_attention(
+    capabilities: Capabilities,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    page_size: int,
+    kv_dtype: str,
+    scale: float,
+) -> tirx.PrimFunc:
+    """``(q f32[n,H*D], pages[np,2,KV,page*D], positions i32[n], page_begin i32[n],
+    page_values i32[nnz]) -> f32[n,H*D]``.
+
+    Row i attends to positions 0..positions[i]. The softmax runs page by page with a running
+    maximum (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); the
+    output row holds the unnormalized sum until the last page. All heads of a kv head are done
+    together, so that its keys and values are loaded and converted once.
+    """
+    lanes = lanes_of(capabilities)
+    if heads % kv_heads or head_dim % lanes or page_size % lanes:
+        raise InternalError(
+            f"attention of {heads} heads over {kv_heads}, head_dim {head_dim}, pages of {page_size}",
+            why=f"head_dim and page_size must be multiples of {lanes}, heads of kv_heads",
+        )
+    group = heads // kv_heads
+    page_vectors = page_size // lanes
+    head_vectors = head_dim // lanes
+    # Registers for accumulators: half of the register file leaves room for operands.
+    registers = 16 if lanes == 16 else 8
+
+    with kernel("paged_attention") as writer:
+        n, pool, nnz = dynamic("n"), dynamic("pages"), dynamic("nnz")
+        q = writer.arg("q", (n, heads * head_dim), "float32")
+        pages = writer.arg("pages", (pool, 2, kv_heads, page_size * head_dim), kv_dtype)
+        positions = writer.arg("positions", (n,), "int32")
+        page_begin = writer.arg("page_begin", (n,), "int32")
+        page_values = writer.arg("page_values", (nnz,), "int32")
+        out = writer.arg("out", (n, heads * head_dim), "float32")
+
+        def head_start(kv_head: Expr, member: int) -> Expr:
+            """Column where the head ``member`` of a kv head's group begins."""
+            return (kv_head * index(group) + index(member)) * index(head_dim)
+
+        def score_page(row: Expr, kv_head: Expr, page: Expr, members: range) -> list[list[Expr]]:
+            """Scores of a page, [member][vector of positions], before masking."""
+            # Few accumulators would wait for each other's latency: split the sum over d.
+            splits = 1
+            while splits * 2 * len(members) * page_vectors <= registers and splits < 4:
+                splits *= 2
+            cells = [(m, v, c) for m in members for v in range(page_vectors) for c in range(splits)]
+            where = {cell: index(i) for i, cell in enumerate(cells)}
+            sums = local((len(cells), lanes))
+            for at in where.values():
+                store(sums, f32(0.0, lanes), at, index(0), lanes=lanes)
+            with T.serial(index(head_dim // splits)) as step:
+                for split in range(splits):
+                    d = T.bind(step * index(splits) + index(split))
+                    query = {m: load(q, row, head_start(kv_head, m) + d) for m in members}
+                    for v in range(page_vectors):
+                        at = d * index(page_size) + index(v * lanes)
+                        key = load_f32(pages, page, index(0), kv_head, at, lanes=lanes)
+                        for m in members:
+                            cell = where[m, v, split]
+                            old = load(sums, cell, index(0), lanes=lanes)
+                            new = T.fma(splat(query[m], lanes), key, old)
+                            store(sums, new, cell, index(0), lanes=lanes)
+
+            def total(m: int, v: int) -> Expr:
+                parts = [
+                    load(sums, where[m, v, split], index(0), lanes=lanes)
+                    for split in range(splits)
+                ]
+                return T.bind(tree(parts, lambda a, b: a + b) * f32(scale, lanes))
+
+            return [[total(m, v) for v in range(page_vectors)] for m in members]
+
+        def attend(row: Expr, kv_head: Expr) -> None:
+            position = T.bind(positions[row].astype("int64"))
+            begin = T.bind(page_begin[row].astype("int64"))
+            largest = local((group,))  # running maximum of the scores, per head
+            weight = local((group, lanes))  # running sums of exp(score - maximum), lane by lane
+            for m in range(group):
+                store(largest, f32(_HIDDEN), index(m))
+                store(weight, f32(0.0, lanes), index(m), index(0), lanes=lanes)
+                for v in range(head_vectors):
+                    at = head_start(kv_head, m) + index(v * lanes)
+                    store(out, f32(0.0, lanes), row, at, lanes=lanes)
+
+            def weigh_page(m: int, scores: list[Expr], visible: Expr, into: Buffer) -> None:
+                """Store exp(score - maximum) of a head; a new maximum rescales what is there."""
+                masked = [
+                    T.bind(
+                        T.Select(
+                            T.Ramp(T.int32(v * lanes), T.int32(1), lanes) < splat(visible, lanes),
+                            score,
+                            f32(_HIDDEN, lanes),
+                        )
+                    )
+                    for v, score in enumerate(scores)
+                ]
+                old = load(largest, index(m))
+                new = T.bind(T.max(old, horizontal_max(tree(masked, T.max), lanes)))
+                with T.If(new > old), T.Then():
+                    rescale = exp(splat(old - new, lanes), lanes)
+                    store(largest, new, index(m))
+                    kept = load(weight, index(m), index(0), lanes=lanes) * rescale
+                    store(weight, kept, index(m), index(0), lanes=lanes)
+                    with T.serial(index(head_vectors)) as v:
+                        at = head_start(kv_head, m) + v * index(lanes)
+                        kept = load(out, row, at, lanes=lanes) * rescale
+                        store(out, kept, row, at, lanes=lanes)
+                powers = [exp(score - splat(new, lanes), lanes) for score in masked]
+                for v, power in enumerate(powers):
+                    store(into, power, index(m), index(v * lanes), lanes=lanes)
+                total = tree(powers, lambda a, b: a + b)
+                total = load(weight, index(m), index(0), lanes=lanes) + total
+                store(weight, total, index(m), index(0), lanes=lanes)
+
+            def add_values(page: Expr, visible: Expr, weights: Buffer) -> None:
+                """Add a page's values to the output; no value beyond the visible ones is read."""
+                members_at_once = min(group, registers)
+                vectors_at_once = max(1, registers // members_at_once)
+                for low in range(0, group, members_at_once):
+                    for left in range(0, head_vectors, vectors_at_once):
+                        members = range(low, min(group, low + members_at_once))
+                        vectors = range(left, min(head_vectors, left + vectors_at_once))
+                        add_value_tile(page, visible, weights, members, vectors)
+
+            def add_value_tile(
+                page: Expr, visible: Expr, weights: Buffer, members: range, vectors: range
+            ) -> None:
+                cells = [(m, v) for m in members for v in vectors]
+                columns = [head_start(kv_head, m) + index(v * lanes) for m, v in cells]
+                sums = local((len(cells), lanes))
+                for i, column in enumerate(columns):
+                    start = load(out, row, column, lanes=lanes)
+                    store(sums, start, index(i), index(0), lanes=lanes)
+                with T.serial(visible) as j:
+                    values = {}
+                    for v in vectors:
+                        at = j * index(head_dim) + index(v * lanes)
+                        values[v] = load_f32(pages, page, index(1), kv_head, at, lanes=lanes)
+                    for i, (m, v) in enumerate(cells):
+                        old = load(sums, index(i), index(0), lanes=lanes)
+                        p = splat(load(weights, index(m), j), lanes)
+                        store(sums, T.fma(p, values[v], old), index(i), index(0), lanes=lanes)
+                for i, column in enumerate(columns):
+                    store(out, load(sums, index(i), index(0), lanes=lanes), row, column, lanes=lanes)
+
+            with T.serial(position // index(page_size) + index(1)) as step, T.sblock("page"):
+                page = T.bind(page_values[begin + step].astype("int64"))
+                left = position + index(1) - step * index(page_size)
+                visible = T.bind(T.min(left, index(page_size)))
+                visible_int32 = T.bind(visible.astype("int32"))
+                weights = local((group, page_size))
+                at_once = max(1, registers // page_vectors)
+                for low in range(0, group, at_once):
+                    members = range(low, min(group, low + at_once))
+                    scores = score_page(row, kv_head, page, members)
+                    for m, member_scores in zip(members, scores):
+                        weigh_page(m, member_scores, visible_int32, weights)
+                add_values(page, visible, weights)
+
+            for m in range(group):
+                total = horizontal_sum(load(weight, index(m), index(0), lanes=lanes), lanes)
+                inverse = splat(T.bind(f32(1.0) / total), lanes)
+                for v in range(head_vectors):
+                    at = head_start(kv_head, m) + index(v * lanes)
+                    store(out, load(out, row, at, lanes=lanes) * inverse, row, at, lanes=lanes)
+
+        with T.parallel(n * index(kv_heads)) as task, T.sblock("row_and_kv_head"):
+            # Later rows of a prompt see more positions: alternate from both ends, so that equal
+            # shares of the tasks are equal shares of the work.
+            turn = T.bind(task // index(kv_heads))
+            early = T.bind(turn // index(2))
+            row = T.bind(T.Select(turn % index(2) == index(0), early, n - index(1) - early))
+            attend(row, task % index(kv_heads))
+    return writer.func

@@ -1,0 +1,106 @@
+"""Linear layers with int4 weights and int8 activations: ``y = x w^T [+ bias] [+ residual]``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from mlcbuild.kernels.cpu._builder import (
+    Expr,
+    dynamic,
+    f32,
+    i32,
+    index,
+    kernel,
+    load,
+    load_f32,
+    local,
+    span,
+    splat,
+    store,
+    vector_type,
+)
+from mlcbuild.kernels.cpu._int4 import PACK, int4_weight
+from mlcbuild.kernels.cpu._linear import Outputs, OutputVector
+from mlcbuild.kernels.cpu._vector import int8_dot, lanes_of
+from mlcbuild.kernels.cpu.quantize import GROUP, QuantizedRows
+from mlcbuild.kernels.cpu.tiles import Tiles
+from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.spec.layout import padded
+
+LOW_NIBBLES = 0x0F0F0F0F
+
+
+@lru_cache(maxsize=None)
+def linear_int4(
+    capabilities: Capabilities,
+    tiles: Tiles,
+    out_features: int,
+    in_features: int,
+    group_size: int,
+    scale_dtype: str,
+    zero_point: int,
+    bias: bool,
+    residual: bool,
+) -> tirx.PrimFunc:
+    """``(xq, xs, xz, w, s, [bias], [residual]) -> y``, from quantize_rows' three tensors.
+
+    ``y = sum over groups g of (dot_g - zero_point * xz_g) * (s_g * xs_g)``: the integer part is
+    exact, the float32 sum runs over the groups in order, whatever the tile.
+    """
+    lanes = lanes_of(capabilities)
+    dot = int8_dot(capabilities)
+    groups = padded(in_features, GROUP) // GROUP
+    with kernel("linear_int4") as writer:
+        rows = dynamic("n")
+        x = QuantizedRows(writer, rows, in_features)
+        w, s = int4_weight(writer, out_features, in_features, group_size, scale_dtype)
+        out = Outputs(writer, rows, out_features, lanes, bias, residual)
+
+        def activations(row: Expr, column: Expr) -> Expr:
+            """Four neighbouring codes of a row as one int32."""
+            return T.bind(T.reinterpret("int32", x.codes[row, span(column, 4)]))
+
+        def tile(rows: Sequence[Expr], vectors: Sequence[OutputVector]) -> None:
+            sums = local((len(rows) * len(vectors), lanes))
+            cells = [(r, v) for r in range(len(rows)) for v in range(len(vectors))]
+            for i in range(len(cells)):
+                store(sums, f32(0.0, lanes), index(i), index(0), lanes=lanes)
+            with T.serial(index(groups)) as group:
+                corrections = [
+                    T.bind(load(x.sums, row, group) * i32(-zero_point)) for row in rows
+                ]
+                totals = {(r, v): dot.start(corrections[r]) for r, v in cells}
+                for pack in range(GROUP // PACK):
+                    packed = [
+                        load(w, v.block, group * 4 + index(pack), v.offset, lanes=lanes)
+                        for v in vectors
+                    ]
+                    for half in range(2):
+                        codes = [
+                            T.bind((p >> i32(4 * half, lanes)) & i32(LOW_NIBBLES, lanes))
+                            for p in packed
+                        ]
+                        column = group * index(GROUP) + index(pack * PACK + half * 4)
+                        for r, row in enumerate(rows):
+                            four = activations(row, column)
+                            for v in range(len(vectors)):
+                                totals[r, v] = T.bind(dot.step(totals[r, v], codes[v], four))
+                weight_group = group // index(group_size // GROUP)
+                scales = [
+                    load_f32(s, v.block, weight_group, v.offset, lanes=lanes) for v in vectors
+                ]
+                for i, (r, v) in enumerate(cells):
+                    total = dot.finish(totals[r, v], corrections[r])
+                    factor = scales[v] * splat(load(x.scales, rows[r], group), lanes)
+                    old = load(sums, index(i), index(0), lanes=lanes)
+                    new = T.fma(total.astype(vector_type("float32", lanes)), factor, old)
+                    store(sums, new, index(i), index(0), lanes=lanes)
+            for i, (r, v) in enumerate(cells):
+                out.write(rows[r], vectors[v], load(sums, index(i), index(0), lanes=lanes))
+
+        out.for_tiles(tiles.int4_rows, tiles.int4_vectors, tiles.blocks, tile)
+    return writer.func

@@ -1,0 +1,177 @@
+"""The CPU kernel set: every kernel builder of one kernel variant behind one object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from mlcbuild.kernels.cpu import attention, elementwise, embedding, linear_dense, linear_int4, norm
+from mlcbuild.kernels.cpu import linear_int4_float as linear_float
+from mlcbuild.kernels.cpu import quantize as quantize_module
+from mlcbuild.kernels.cpu import rope
+from mlcbuild.kernels.cpu.tiles import Tiles, default_tiles
+from mlcbuild.spec.capabilities import Capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKernels:
+    """Builders of private, scheduled PrimFuncs for one CPU variant.
+
+    Every method returns the same object for the same arguments. Kernels take their inputs first
+    and their outputs last (destination passing); activations are float32 ``[n, K]`` with ``n``
+    dynamic. ``G`` is the number of groups of 32 columns, ``Kp`` is ``K`` padded to 32, ``NB`` is
+    the number of blocks of 16 weight rows. ``tiles`` are the tile sizes; None takes the defaults
+    of the instruction set. A row of a result never depends on ``n`` or on the row's index.
+    """
+
+    capabilities: Capabilities
+    tiles: Tiles | None = None
+
+    def _tiles(self) -> Tiles:
+        return self.tiles or default_tiles(self.capabilities)
+
+    def quantize_rows(self, in_features: int) -> tirx.PrimFunc:
+        """``(x f32[n,K]) -> (xq i8[n,Kp], xs f32[n,G], xz i32[n,G])``: int8 activations."""
+        return quantize_module.quantize_rows(self.capabilities, in_features)
+
+    def linear_int4(
+        self,
+        out_features: int,
+        in_features: int,
+        group_size: int,
+        scale_dtype: str,
+        zero_point: int,
+        bias: bool = False,
+        residual: bool = False,
+    ) -> tirx.PrimFunc:
+        """``(xq, xs, xz, w i32[NB,Kw/8,16], s[NB,Kw/group,16], [bias], [residual]) -> y``.
+
+        ``Kw`` is K padded to ``group_size``; bias is f32[O], residual and y are f32[n,O].
+        """
+        return linear_int4.linear_int4(
+            self.capabilities,
+            self._tiles(),
+            out_features,
+            in_features,
+            group_size,
+            scale_dtype,
+            zero_point,
+            bias,
+            residual,
+        )
+
+    def linear_int4_float(
+        self,
+        out_features: int,
+        in_features: int,
+        group_size: int,
+        scale_dtype: str,
+        zero_point: int,
+        bias: bool = False,
+        residual: bool = False,
+    ) -> tirx.PrimFunc:
+        """``(x f32[n,K], w, s, [bias], [residual]) -> y``: as linear_int4, float activations."""
+        return linear_float.linear_int4_float(
+            self.capabilities,
+            self._tiles(),
+            out_features,
+            in_features,
+            group_size,
+            scale_dtype,
+            zero_point,
+            bias,
+            residual,
+        )
+
+    def linear_dense(
+        self,
+        out_features: int,
+        in_features: int,
+        weight_dtype: str,
+        bias: bool = False,
+        residual: bool = False,
+    ) -> tirx.PrimFunc:
+        """``(x f32[n,K], w[NB,K,16], [bias f32[O]], [residual f32[n,O]]) -> y f32[n,O]``."""
+        return linear_dense.linear_dense(
+            self.capabilities,
+            self._tiles(),
+            out_features,
+            in_features,
+            weight_dtype,
+            bias,
+            residual,
+        )
+
+    def embedding_int4(
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        group_size: int,
+        scale_dtype: str,
+        zero_point: int,
+    ) -> tirx.PrimFunc:
+        """``(ids i32[n], w i32[NB,Kw/8,16], s[NB,Kw/group,16]) -> f32[n,H]``."""
+        return embedding.embedding_int4(
+            self.capabilities, vocab_size, hidden_size, group_size, scale_dtype, zero_point
+        )
+
+    def embedding_dense(
+        self, vocab_size: int, hidden_size: int, weight_dtype: str
+    ) -> tirx.PrimFunc:
+        """``(ids i32[n], w[NB,H,16]) -> f32[n,H]``."""
+        return embedding.embedding_dense(self.capabilities, vocab_size, hidden_size, weight_dtype)
+
+    def rms_norm(self, hidden_size: int, eps: float) -> tirx.PrimFunc:
+        """``(x f32[n,H], w f32[H]) -> y f32[n,H]``: ``x / sqrt(mean(x^2) + eps) * w``."""
+        return norm.rms_norm(self.capabilities, hidden_size, eps)
+
+    def rms_norm_quantize(self, hidden_size: int, eps: float) -> tirx.PrimFunc:
+        """``(x f32[n,H], w f32[H]) -> (xq, xs, xz)``: rms_norm, then quantize_rows."""
+        return norm.rms_norm_quantize(self.capabilities, hidden_size, eps)
+
+    def silu_mul(self, intermediate_size: int) -> tirx.PrimFunc:
+        """``(gate_up f32[n,2F]) -> f32[n,F]``: ``silu(gate) * up``, the gate first."""
+        return elementwise.silu_mul(self.capabilities, intermediate_size)
+
+    def silu_mul_quantize(self, intermediate_size: int) -> tirx.PrimFunc:
+        """``(gate_up f32[n,2F]) -> (xq, xs, xz)``: silu_mul, then quantize_rows."""
+        return elementwise.silu_mul_quantize(self.capabilities, intermediate_size)
+
+    def add(self, width: int) -> tirx.PrimFunc:
+        """``(a f32[n,K], b f32[n,K]) -> f32[n,K]``."""
+        return elementwise.add(self.capabilities, width)
+
+    def take_rows(self, width: int) -> tirx.PrimFunc:
+        """``(x f32[n,K], index i32[r]) -> f32[r,K]``."""
+        return elementwise.take_rows(self.capabilities, width)
+
+    def rope_append(
+        self,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        rotary_dim: int,
+        page_size: int,
+        kv_dtype: str,
+    ) -> tirx.PrimFunc:
+        """``(qkv f32[n,(H+2KV)*D], positions i32[n], slots i32[n], rope_cos_sin f32[P,R],
+        pages[np,2,KV,page*D] in place) -> q f32[n,H*D]``: rotate, append keys and values."""
+        return rope.rope_append(
+            self.capabilities, heads, kv_heads, head_dim, rotary_dim, page_size, kv_dtype
+        )
+
+    def paged_attention(
+        self,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        page_size: int,
+        kv_dtype: str,
+        scale: float,
+    ) -> tirx.PrimFunc:
+        """``(q f32[n,H*D], pages, positions i32[n], page_begin i32[n], page_values i32[nnz])
+        -> f32[n,H*D]``: row i attends to positions 0..positions[i] of its sequence."""
+        return attention.paged_attention(
+            self.capabilities, heads, kv_heads, head_dim, page_size, kv_dtype, scale
+        )

@@ -1,0 +1,1 @@
+"""Layers over relax.frontend.nn that architectures are written with; they know no quantization."""

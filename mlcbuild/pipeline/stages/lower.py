@@ -1,0 +1,130 @@
+"""lower: the model's definition becomes an execution plan and scheduled kernels in TIR."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mlcbuild.core import canonical_json
+from mlcbuild.core.canonical_json import Json
+from mlcbuild.errors import StageError
+from mlcbuild.pipeline.action import Action, ActionContext
+from mlcbuild.pipeline.stages.tools import tool_versions
+from mlcbuild.recipe.build_spec import BuildSpec
+from mlcbuild.spec.attention import AttentionSpec
+from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.spec.layout import Layout
+from mlcbuild.spec.limits import Limits
+from mlcbuild.spec.scheme import QuantScheme
+from mlcbuild.targets.target import Target, Variant
+
+PLAN = "plan.json"
+KERNELS = "kernels.json"
+SCHEDULES = "schedules.json"
+
+
+def lower_action(
+    spec: BuildSpec,
+    target: Target,
+    variant: Variant,
+    scheme: QuantScheme,
+    layout: Layout,
+    model: Action,
+    dump_ir: Path | None,
+) -> Action:
+    """The action for one kernel variant; reads the model's description, never its weights."""
+    params: dict[str, Json] = {
+        "target": target.name,
+        "variant": variant.name,
+        "activations": variant.activations,
+        "capabilities": _plain(asdict(variant.capabilities)),
+        "scheme": _plain(asdict(scheme)),
+        "layout": _plain(asdict(layout)),
+        "limits": _plain(asdict(spec.limits)),
+        "tie_word_embeddings": spec.tie_word_embeddings,
+    }
+    dump = None if dump_ir is None else dump_ir / spec.scheme / target.name / variant.name
+
+    def run(context: ActionContext) -> None:
+        _run(context, dump)
+
+    return Action(
+        stage="lower",
+        version=1,
+        subject=f"{spec.subject}/{variant.name}",
+        run=run,
+        inputs={"model": model},
+        params=params,
+        tools=tool_versions("apache-tvm", "apache-tvm-ffi"),
+        code=("mlcbuild.arch", "mlcbuild.kernels", "mlcbuild.passes", "mlcbuild.quant.layers"),
+        describe=f"lower to {variant.name}",
+    )
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Json]:
+    plain: dict[str, Json] = json.loads(json.dumps(record))
+    return plain
+
+
+def _tuples(record: Any) -> dict[str, Any]:
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in dict(record).items()}
+
+
+def _run(context: ActionContext, dump: Path | None) -> None:
+    import tvm
+
+    from mlcbuild.arch.registry import get_architecture
+    from mlcbuild.kernels.registry import get_kernel_set
+    from mlcbuild.passes.lower_model import LoweringInput, lower_model
+    from mlcbuild.quant.layers import Packing, rewrite_layers
+
+    params: dict[str, Any] = dict(context.params)
+    description = json.loads((context.inputs["model"] / "model.json").read_bytes())
+    architecture = get_architecture(description["architecture"])
+    config = architecture.config.read_config(
+        description["config"], tie_word_embeddings=params["tie_word_embeddings"]
+    )
+    scheme = QuantScheme(**params["scheme"])
+    layout = Layout(**params["layout"])
+    limits = Limits(**params["limits"])
+    capabilities = Capabilities(**_tuples(params["capabilities"]))
+    kernels = get_kernel_set(capabilities)
+    model = architecture.model.Model(config)
+    rewrite_layers(model, Packing(scheme, layout, kernels, str(params["activations"])))
+    mod, named = model.export_tvm(spec=model.get_spec())
+    attention: AttentionSpec = architecture.model.attention_spec(config)
+    _check_rope_window(limits, config, context)
+    lowered = lower_model(
+        LoweringInput(
+            mod=mod,
+            param_names=[name for name, _ in named],
+            kernels=kernels,
+            attention=attention,
+            limits=limits,
+            target=str(params["target"]),
+            variant=str(params["variant"]),
+            activations=str(params["activations"]),
+            capability=capabilities.features,
+            layout=layout.id,
+            vocab_size=config.vocab_size,
+        ),
+        dump,
+    )
+    for kernel, origin in lowered.schedules.items():
+        if origin == "default":
+            context.progress.note(f"{kernel}: no kernel of ours fits, default schedule")
+    (context.out / PLAN).write_bytes(canonical_json.encode(lowered.plan))
+    (context.out / KERNELS).write_text(tvm.ir.save_json(lowered.kernels), encoding="utf-8")
+    (context.out / SCHEDULES).write_bytes(canonical_json.encode(lowered.schedules))
+
+
+def _check_rope_window(limits: Limits, config: Any, context: ActionContext) -> None:
+    trained = int(config.max_position_embeddings)
+    if limits.context_window_size > trained:
+        raise StageError(
+            f"context_window_size {limits.context_window_size} is beyond what the model was made "
+            f"for ({trained} positions)",
+            hint=f"set runtime.context_window_size to {trained} or less",
+        )

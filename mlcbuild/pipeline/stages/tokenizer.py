@@ -1,0 +1,49 @@
+"""tokenizer: tokenizer.json and the chat form of a bundle, checked against the template."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+from mlcbuild.core import canonical_json
+from mlcbuild.pipeline.action import Action, ActionContext
+from mlcbuild.pipeline.stages.inspect_model import (
+    GENERATION_CONFIG,
+    MODEL,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+)
+from mlcbuild.pipeline.stages.tools import tool_versions
+from mlcbuild.recipe.build_spec import BuildSpec
+
+NOTES = "notes.json"
+
+
+def tokenizer_action(spec: BuildSpec, model: Action) -> Action:
+    """tokenizer/tokenizer.json, chat.json, and notes for the manifest."""
+    return Action(
+        stage="tokenizer",
+        version=1,
+        subject=spec.recipe,
+        run=_run,
+        inputs={"model": model},
+        tools=tool_versions("jinja2"),
+        describe="derive the chat form",
+    )
+
+
+def _run(context: ActionContext) -> None:
+    from mlcbuild.bundle.chat_config import derive_chat_config
+
+    source = context.inputs["model"]
+    description = json.loads((source / MODEL).read_bytes())
+    chat = derive_chat_config(
+        json.loads((source / TOKENIZER).read_bytes()),
+        json.loads((source / TOKENIZER_CONFIG).read_bytes()),
+        generation_config=json.loads((source / GENERATION_CONFIG).read_bytes()),
+        model_config=description["config"],
+    )
+    (context.out / "tokenizer").mkdir()
+    shutil.copyfile(source / TOKENIZER, context.out / "tokenizer" / TOKENIZER)
+    (context.out / "chat.json").write_bytes(chat.to_bytes())
+    (context.out / NOTES).write_bytes(canonical_json.encode(list(chat.notes)))

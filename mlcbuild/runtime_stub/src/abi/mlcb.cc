@@ -1,0 +1,289 @@
+// The C interface of mlcb.h over the C++ parts.
+#include "mlcb.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "core/error.h"
+#include "engine/engine.h"
+#include "exec/bundle.h"
+
+struct mlcb_bundle {
+  std::shared_ptr<const mlcb::Bundle> bundle;
+};
+
+struct mlcb_engine {
+  mlcb::Engine engine;
+  std::mutex event_mutex;  // guards event
+  mlcb::Event event;       // the last one handed out: its text belongs to the caller's event
+
+  mlcb_engine(std::shared_ptr<const mlcb::Bundle> bundle, const mlcb::EngineOptions& options)
+      : engine(std::move(bundle), options) {}
+};
+
+namespace {
+
+using mlcb::Error;
+
+thread_local std::string last_error;
+
+mlcb_status report(mlcb_status status, const char* message) {
+  try {
+    last_error = message;
+  } catch (...) {
+    last_error.clear();  // no memory left for the message
+  }
+  return status;
+}
+
+// Runs body(); whatever it throws becomes a status and the thread's last error.
+template <typename Body>
+mlcb_status guarded(Body body) {
+  try {
+    body();
+    return MLCB_OK;
+  } catch (const Error& error) {
+    return report(error.status(), error.what());
+  } catch (const std::bad_alloc&) {
+    return report(MLCB_ERROR_MEMORY, "out of memory");
+  } catch (const std::exception& error) {
+    return report(MLCB_ERROR_INTERNAL, error.what());
+  } catch (...) {
+    return report(MLCB_ERROR_INTERNAL, "unknown exception");
+  }
+}
+
+void require(bool holds, const char* message) {
+  if (!holds) throw Error(MLCB_ERROR_ARGUMENT, message);
+}
+
+// A caller built against a later header may pass a longer struct: what this version does not know
+// is left alone. first_size is the struct's size in the first version of the interface.
+template <typename Struct>
+Struct copy_struct(const Struct* given, size_t first_size, const char* name) {
+  Struct copy;
+  std::memset(&copy, 0, sizeof(copy));
+  if (given == nullptr) return copy;
+  if (given->struct_size < first_size) {
+    throw Error(MLCB_ERROR_ARGUMENT, std::string(name) + ": struct_size is " +
+                                         std::to_string(given->struct_size) + ", at least " +
+                                         std::to_string(first_size) + " is needed");
+  }
+  std::memcpy(&copy, given, std::min(given->struct_size, sizeof(copy)));
+  return copy;
+}
+
+// Copies bytes out; *size is set in any case.
+void copy_out(const std::string& bytes, char* text, size_t capacity, size_t* size) {
+  *size = bytes.size();
+  if (bytes.size() > capacity) {
+    throw Error(MLCB_ERROR_TOO_SMALL, "the buffer holds " + std::to_string(capacity) + " bytes, " +
+                                          std::to_string(bytes.size()) + " are needed");
+  }
+  if (!bytes.empty()) std::memcpy(text, bytes.data(), bytes.size());
+}
+
+std::string or_empty(const char* text) { return text != nullptr ? text : ""; }
+
+mlcb::RequestOptions read_request(const mlcb_request_params* given) {
+  const mlcb_request_params params =
+      copy_struct(given, sizeof(mlcb_request_params), "mlcb_request_params");
+  require(params.token_ids != nullptr || params.token_count == 0, "token_ids is NULL");
+  require(params.stop != nullptr || params.stop_count == 0, "stop is NULL");
+  mlcb::RequestOptions options;
+  options.token_ids.assign(params.token_ids, params.token_ids + params.token_count);
+  options.max_tokens = params.max_tokens;
+  options.sampling.temperature = params.temperature;
+  options.sampling.top_p = params.top_p == 0 ? 1.0f : params.top_p;
+  options.sampling.top_k = params.top_k;
+  options.sampling.seed = params.seed;
+  options.ignore_eos = params.ignore_eos != 0;
+  for (size_t i = 0; i < params.stop_count; ++i) {
+    require(params.stop[i] != nullptr, "a stop string is NULL");
+    options.stop.emplace_back(params.stop[i]);
+  }
+  return options;
+}
+
+}  // namespace
+
+extern "C" {
+
+uint32_t mlcb_abi_version(void) { return MLCB_ABI_VERSION; }
+
+const char* mlcb_last_error(void) { return last_error.c_str(); }
+
+mlcb_status mlcb_bundle_open(const char* path, const mlcb_bundle_options* options,
+                             mlcb_bundle** out) {
+  return guarded([&] {
+    require(path != nullptr && out != nullptr, "path or out is NULL");
+    *out = nullptr;
+    const mlcb_bundle_options copy =
+        copy_struct(options, sizeof(mlcb_bundle_options), "mlcb_bundle_options");
+    *out = new mlcb_bundle{std::make_shared<const mlcb::Bundle>(path, copy.verify_full != 0)};
+  });
+}
+
+void mlcb_bundle_close(mlcb_bundle* bundle) { delete bundle; }
+
+const char* mlcb_bundle_manifest(const mlcb_bundle* bundle) {
+  return bundle != nullptr ? bundle->bundle->manifest_text().c_str() : nullptr;
+}
+
+mlcb_status mlcb_tokenize(const mlcb_bundle* bundle, const char* text, size_t text_size,
+                          uint32_t flags, int32_t* ids, size_t capacity, size_t* count) {
+  return guarded([&] {
+    require(bundle != nullptr && count != nullptr, "bundle or count is NULL");
+    require(text != nullptr || text_size == 0, "text is NULL");
+    require(ids != nullptr || capacity == 0, "ids is NULL");
+    require((flags & ~uint32_t{MLCB_TOKENIZE_SPECIAL | MLCB_TOKENIZE_BOS}) == 0, "unknown flags");
+    const mlcb::Bundle& opened = *bundle->bundle;
+    std::vector<int32_t> found;
+    if ((flags & MLCB_TOKENIZE_BOS) != 0 && opened.chat().bos_token_id() >= 0) {
+      found.push_back(opened.chat().bos_token_id());
+    }
+    const std::vector<int32_t> encoded = opened.tokenizer().encode(
+        std::string_view(text_size > 0 ? text : "", text_size),
+        (flags & MLCB_TOKENIZE_SPECIAL) != 0);
+    found.insert(found.end(), encoded.begin(), encoded.end());
+    *count = found.size();
+    if (found.size() > capacity) {
+      throw Error(MLCB_ERROR_TOO_SMALL, "the buffer holds " + std::to_string(capacity) + " ids, " +
+                                            std::to_string(found.size()) + " are needed");
+    }
+    if (!found.empty()) std::memcpy(ids, found.data(), found.size() * sizeof(int32_t));
+  });
+}
+
+mlcb_status mlcb_detokenize(const mlcb_bundle* bundle, const int32_t* ids, size_t count,
+                            uint32_t flags, char* text, size_t capacity, size_t* size) {
+  return guarded([&] {
+    require(bundle != nullptr && size != nullptr, "bundle or size is NULL");
+    require(ids != nullptr || count == 0, "ids is NULL");
+    require(text != nullptr || capacity == 0, "text is NULL");
+    require((flags & ~uint32_t{MLCB_DETOKENIZE_SPECIAL}) == 0, "unknown flags");
+    const mlcb::Bundle& opened = *bundle->bundle;
+    std::string bytes;
+    for (size_t i = 0; i < count; ++i) {
+      require(ids[i] >= 0 && ids[i] < opened.vocab_size(), "a token id is out of range");
+      if (ids[i] >= opened.tokenizer().vocab_size()) continue;  // a row that pads the vocabulary
+      bytes += opened.tokenizer().token_bytes(ids[i], (flags & MLCB_DETOKENIZE_SPECIAL) != 0);
+    }
+    copy_out(bytes, text, capacity, size);
+  });
+}
+
+mlcb_status mlcb_apply_chat_template(const mlcb_bundle* bundle, const char* messages_json,
+                                     int32_t add_generation_prompt, char* text, size_t capacity,
+                                     size_t* size) {
+  return guarded([&] {
+    require(bundle != nullptr && size != nullptr, "bundle or size is NULL");
+    require(messages_json != nullptr, "messages_json is NULL");
+    require(text != nullptr || capacity == 0, "text is NULL");
+    copy_out(bundle->bundle->chat().render(mlcb::ChatTemplate::parse_messages(messages_json),
+                                           add_generation_prompt != 0),
+             text, capacity, size);
+  });
+}
+
+mlcb_status mlcb_engine_create(mlcb_bundle* bundle, const mlcb_engine_options* options,
+                               mlcb_engine** out) {
+  return guarded([&] {
+    require(bundle != nullptr && out != nullptr, "bundle or out is NULL");
+    *out = nullptr;
+    const mlcb_engine_options copy =
+        copy_struct(options, sizeof(mlcb_engine_options), "mlcb_engine_options");
+    mlcb::EngineOptions wishes;
+    wishes.threads = copy.threads;
+    wishes.max_batch_size = copy.max_batch_size;
+    wishes.kv_tokens = copy.kv_tokens;
+    wishes.activations = or_empty(copy.activations);
+    wishes.variant = or_empty(copy.variant);
+    require(wishes.activations.empty() || wishes.activations == "int8" ||
+                wishes.activations == "float",
+            "activations is neither \"int8\" nor \"float\"");
+    *out = new mlcb_engine(bundle->bundle, wishes);
+  });
+}
+
+void mlcb_engine_destroy(mlcb_engine* engine) { delete engine; }
+
+const char* mlcb_engine_info(const mlcb_engine* engine) {
+  return engine != nullptr ? engine->engine.info().c_str() : nullptr;
+}
+
+mlcb_status mlcb_request_submit(mlcb_engine* engine, const mlcb_request_params* params,
+                                uint64_t* request_id) {
+  return guarded([&] {
+    require(engine != nullptr && params != nullptr && request_id != nullptr,
+            "engine, params or request_id is NULL");
+    *request_id = engine->engine.submit(read_request(params));
+  });
+}
+
+mlcb_status mlcb_request_cancel(mlcb_engine* engine, uint64_t request_id) {
+  return guarded([&] {
+    require(engine != nullptr, "engine is NULL");
+    engine->engine.cancel(request_id);
+  });
+}
+
+mlcb_status mlcb_engine_step(mlcb_engine* engine, int32_t* busy) {
+  return guarded([&] {
+    require(engine != nullptr && busy != nullptr, "engine or busy is NULL");
+    *busy = engine->engine.step() ? 1 : 0;
+  });
+}
+
+mlcb_status mlcb_engine_start(mlcb_engine* engine) {
+  return guarded([&] {
+    require(engine != nullptr, "engine is NULL");
+    engine->engine.start();
+  });
+}
+
+mlcb_status mlcb_engine_stop(mlcb_engine* engine) {
+  return guarded([&] {
+    require(engine != nullptr, "engine is NULL");
+    engine->engine.stop();
+  });
+}
+
+mlcb_status mlcb_engine_poll(mlcb_engine* engine, mlcb_event* event, int32_t timeout_ms) {
+  return guarded([&] {
+    require(engine != nullptr && event != nullptr, "engine or event is NULL");
+    require(event->struct_size >= sizeof(mlcb_event), "mlcb_event: struct_size is too small");
+    require(timeout_ms >= -1, "timeout_ms is below -1");
+    mlcb::Event found = engine->engine.poll(timeout_ms);
+    std::lock_guard<std::mutex> lock(engine->event_mutex);
+    engine->event = std::move(found);
+    event->request_id = engine->event.request_id;
+    event->kind = engine->event.kind;
+    event->token_id = engine->event.token_id;
+    event->finish_reason = engine->event.finish_reason;
+    event->status = engine->event.status;
+    event->text = engine->event.text.c_str();
+    event->text_size = engine->event.text.size();
+  });
+}
+
+mlcb_status mlcb_engine_logits(mlcb_engine* engine, const int32_t* token_ids, size_t count,
+                               float* logits, size_t capacity) {
+  return guarded([&] {
+    require(engine != nullptr && token_ids != nullptr && logits != nullptr,
+            "engine, token_ids or logits is NULL");
+    const size_t vocab = static_cast<size_t>(engine->engine.vocab_size());
+    if (count > capacity / vocab) {
+      throw Error(MLCB_ERROR_TOO_SMALL, "the buffer holds " + std::to_string(capacity) +
+                                            " numbers, " + std::to_string(count) + " rows of " +
+                                            std::to_string(vocab) + " are needed");
+    }
+    engine->engine.logits(token_ids, count, logits);
+  });
+}
+
+}  // extern "C"

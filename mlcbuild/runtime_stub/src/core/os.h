@@ -1,0 +1,73 @@
+// The calls to the operating system that the runtime needs, and nothing else.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace mlcb {
+
+// A whole file, mapped read-only and shared. Throws Error(MLCB_ERROR_BUNDLE) if it does not exist,
+// MLCB_ERROR_IO if the system refuses.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  const uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  // Tells the system that all of it will be read soon.
+  void will_need() const;
+
+ private:
+  const uint8_t* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Zeroed memory that costs nothing until it is written. Page-aligned. Throws
+// Error(MLCB_ERROR_MEMORY) naming `purpose` and the size.
+class MemoryRegion {
+ public:
+  MemoryRegion() = default;
+  MemoryRegion(size_t size, const std::string& purpose);
+  MemoryRegion(MemoryRegion&& other) noexcept;
+  MemoryRegion& operator=(MemoryRegion&& other) noexcept;
+  ~MemoryRegion();
+
+  uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+  // Asks for large pages, for memory that will be used from end to end.
+  void prefer_large_pages() const;
+
+ private:
+  uint8_t* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// A shared library with its symbols kept to itself; it stays loaded as long as the object lives.
+class SharedLibrary {
+ public:
+  SharedLibrary() = default;
+  explicit SharedLibrary(const std::string& path);  // throws Error(MLCB_ERROR_BUNDLE)
+  SharedLibrary(SharedLibrary&& other) noexcept;
+  SharedLibrary& operator=(SharedLibrary&& other) noexcept;
+  ~SharedLibrary();
+
+  void* find(const char* symbol) const;  // nullptr if there is none
+
+ private:
+  void* handle_ = nullptr;
+};
+
+// Size of a regular file in bytes; -1 if there is no such file.
+int64_t file_size(const std::string& path);
+// Absolute path of the running program; empty if the system does not tell.
+std::string executable_path();
+// CPUs that this process may keep busy: affinity mask and cgroup quota taken into account, >= 1.
+int usable_cpus();
+
+}  // namespace mlcb

@@ -1,0 +1,115 @@
+#include "exec/kernel_library.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "core/error.h"
+#include "exec/thread_pool.h"
+
+namespace mlcb {
+namespace {
+
+// Scratch memory of one thread's kernels: blocks are kept and reused, smallest fit first.
+class Workspace {
+ public:
+  void* allocate(uint64_t size) {
+    Block* best = nullptr;
+    for (Block& block : blocks_) {
+      if (!block.used && block.size >= size && (!best || block.size < best->size)) best = &block;
+    }
+    if (best == nullptr) {
+      const uint64_t rounded = std::max<uint64_t>((size + 4095) / 4096 * 4096, 4096);
+      void* data = rounded >= size ? std::aligned_alloc(64, rounded) : nullptr;
+      if (data == nullptr) return nullptr;
+      blocks_.push_back({std::unique_ptr<void, Free>(data), rounded, false});
+      best = &blocks_.back();
+    }
+    best->used = true;
+    return best->data.get();
+  }
+
+  bool release(void* data) {
+    for (Block& block : blocks_) {
+      if (block.data.get() == data && block.used) {
+        block.used = false;
+        return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  struct Free {
+    void operator()(void* data) const { std::free(data); }
+  };
+  struct Block {
+    std::unique_ptr<void, Free> data;
+    uint64_t size;
+    bool used;
+  };
+  std::vector<Block> blocks_;
+};
+
+thread_local Workspace workspace;
+
+// ---- the functions that kernels call, by the names of the slots that they are put into ----------
+
+extern "C" {
+
+void mlcb_backend_set_error(const char* kind, const char** parts, int32_t count) {
+  std::string message = kind != nullptr ? std::string(kind) + ": " : std::string();
+  for (int32_t i = 0; i < count; ++i) {
+    if (parts[i] != nullptr) message += parts[i];
+  }
+  set_kernel_error(std::move(message));
+}
+
+int mlcb_backend_parallel_launch(ParallelTask task, void* closure, int32_t tasks) {
+  ThreadPool* pool = ThreadPool::current();
+  if (pool == nullptr) {
+    set_kernel_error("a kernel ran outside an engine");
+    return -1;
+  }
+  return pool->launch(task, closure, tasks);
+}
+
+int mlcb_backend_parallel_barrier(int, ParallelGroupEnv* env) {
+  return ThreadPool::refuse_barrier(env);
+}
+
+void* mlcb_backend_alloc_workspace(int, int, uint64_t size, int, int) {
+  return workspace.allocate(size);
+}
+
+int mlcb_backend_free_workspace(int, int, void* data) { return workspace.release(data) ? 0 : -1; }
+
+}  // extern "C"
+
+template <typename Function>
+void fill_slot(const SharedLibrary& library, const char* name, Function function) {
+  if (void* slot = library.find(name)) *static_cast<Function*>(slot) = function;
+}
+
+}  // namespace
+
+KernelLibrary::KernelLibrary(const std::string& path) : path_(path), library_(path) {
+  fill_slot(library_, "__TVMBackendAllocWorkspace", &mlcb_backend_alloc_workspace);
+  fill_slot(library_, "__TVMBackendFreeWorkspace", &mlcb_backend_free_workspace);
+  fill_slot(library_, "__TVMBackendParallelLaunch", &mlcb_backend_parallel_launch);
+  fill_slot(library_, "__TVMBackendParallelBarrier", &mlcb_backend_parallel_barrier);
+  fill_slot(library_, "mlcb_kernel_error_hook", &mlcb_backend_set_error);
+}
+
+KernelFn KernelLibrary::kernel(const std::string& symbol) const {
+  void* address = library_.find(symbol.c_str());
+  if (address == nullptr) {
+    throw Error(MLCB_ERROR_BUNDLE, path_ + ": kernel " + symbol + " is missing\n" +
+                                       "why: the plan and the library come from different builds");
+  }
+  return reinterpret_cast<KernelFn>(address);
+}
+
+}  // namespace mlcb

@@ -1,0 +1,213 @@
+"""Write src/text/unicode_tables.cc: categories, case folding and NFC data as compact tables.
+
+Usage: ``python make_unicode_tables.py ../src/text/unicode_tables.cc``
+
+The tables follow Unicode 16.0.0, the version of the regular expressions in Hugging Face tokenizers
+0.21 and later. Run it with a Python whose ``unicodedata`` has that version (3.14), or with
+``unicodedata2==16.0.0`` installed. Case folding always comes from the interpreter's ``str``; the
+written file names both versions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import unicodedata as _builtin
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+UNICODE_VERSION = "16.0.0"
+LIMIT = 0x110000
+# The order is that of UnicodeCategory in unicode.h.
+CATEGORIES = (
+    "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co Cn"
+).split()
+HANGUL = range(0xAC00, 0xD7A4)
+# Conjoining vowels and final consonants: composed by arithmetic, not by table.
+HANGUL_SECONDS = (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))
+
+
+def load_database() -> Any:
+    """Return a module with the interface of ``unicodedata`` at UNICODE_VERSION; exits if none."""
+    if _builtin.unidata_version == UNICODE_VERSION:
+        return _builtin
+    try:
+        import unicodedata2
+    except ImportError:
+        unicodedata2 = None
+    if unicodedata2 is not None and unicodedata2.unidata_version == UNICODE_VERSION:
+        return unicodedata2
+    sys.exit(
+        f"needs Unicode {UNICODE_VERSION}, this Python has {_builtin.unidata_version}\n\n"
+        f"hint: pip install unicodedata2=={UNICODE_VERSION}"
+    )
+
+
+def is_scalar(code: int) -> bool:
+    """Return whether a code point is a character of its own (not a surrogate)."""
+    return not 0xD800 <= code <= 0xDFFF
+
+
+def to_ranges(codes: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the inclusive ranges of ascending code points."""
+    ranges: list[tuple[int, int]] = []
+    for code in codes:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1] = (ranges[-1][0], code)
+        else:
+            ranges.append((code, code))
+    return ranges
+
+
+def category_table(database: Any) -> list[int]:
+    """Return ``first code << 5 | category`` for each run of one category."""
+    table: list[int] = []
+    last = -1
+    for code in range(LIMIT):
+        category = CATEGORIES.index(database.category(chr(code)))
+        if category != last:
+            table.append(code << 5 | category)
+            last = category
+    return table
+
+
+def simple_fold(code: int) -> int:
+    """Return the simple case folding (one code point to one), from the full folding and lower()."""
+    char = chr(code)
+    for folded in (char.casefold(), char.lower()):
+        if len(folded) == 1:
+            return ord(folded)
+    return code
+
+
+def fold_table() -> list[tuple[int, int, int, int]]:
+    """Return (first, count, stride, delta): first + i * stride folds to itself + delta."""
+    pairs = [(c, simple_fold(c)) for c in range(LIMIT) if is_scalar(c) and simple_fold(c) != c]
+    table: list[tuple[int, int, int, int]] = []
+    for code, folded in pairs:
+        delta = folded - code
+        if table:
+            first, count, stride, last_delta = table[-1]
+            step = code - (first + (count - 1) * stride)
+            if last_delta == delta and count < 0xFFFF:
+                if count == 1 and step <= 2:
+                    table[-1] = (first, 2, step, delta)
+                    continue
+                if count > 1 and step == stride:
+                    table[-1] = (first, count + 1, stride, delta)
+                    continue
+        table.append((code, 1, 1, delta))
+    return table
+
+
+def decomposition_table(database: Any) -> list[tuple[int, int, int, bool]]:
+    """Return (code, first, second or 0, composes) for each canonical decomposition but Hangul's."""
+    table: list[tuple[int, int, int, bool]] = []
+    for code in range(LIMIT):
+        mapping = database.decomposition(chr(code)) if is_scalar(code) else ""
+        if not mapping or mapping.startswith("<"):
+            continue
+        parts = [int(part, 16) for part in mapping.split()]
+        composes = database.normalize("NFC", chr(code)) == chr(code)
+        table.append((code, parts[0], parts[1] if len(parts) > 1 else 0, composes))
+    return table
+
+
+def combining_table(database: Any) -> list[tuple[int, int, int]]:
+    """Return (first, last, class) for runs of one non-zero canonical combining class."""
+    table: list[tuple[int, int, int]] = []
+    for code in range(LIMIT):
+        combining = database.combining(chr(code)) if is_scalar(code) else 0
+        if combining == 0:
+            continue
+        if table and table[-1][1] == code - 1 and table[-1][2] == combining:
+            table[-1] = (table[-1][0], code, combining)
+        else:
+            table.append((code, code, combining))
+    return table
+
+
+def nfc_unsafe_ranges(
+    database: Any, decompositions: Sequence[tuple[int, int, int, bool]]
+) -> list[tuple[int, int]]:
+    """Return the ranges of characters that may change or be reordered next to what precedes them."""
+    seconds = {second for _, _, second, composes in decompositions if composes}
+    seconds.update(HANGUL_SECONDS)
+    return to_ranges(
+        code
+        for code in range(LIMIT)
+        if is_scalar(code)
+        and (
+            database.combining(chr(code))
+            or code in seconds
+            or database.normalize("NFC", chr(code)) != chr(code)
+        )
+    )
+
+
+def format_rows(rows: Sequence[str], width: int = 100) -> str:
+    """Return the rows as lines of at most width columns, indented by four."""
+    lines: list[str] = []
+    line = "   "
+    for row in rows:
+        if len(line) + len(row) + 2 > width:
+            lines.append(line)
+            line = "   "
+        line += f" {row},"
+    lines.append(line)
+    return "\n".join(lines)
+
+
+def array(declaration: str, rows: Sequence[str]) -> str:
+    """Return one table and its length as C++."""
+    name = declaration.split()[-1]
+    return (
+        f"const {declaration}[] = {{\n{format_rows(rows)}\n}};\n"
+        f"const size_t {name}Size = sizeof({name}) / sizeof({name}[0]);\n"
+    )
+
+
+def render(database: Any) -> str:
+    """Return the text of unicode_tables.cc."""
+    decompositions = decomposition_table(database)
+    ordered = sorted(
+        (index for index, row in enumerate(decompositions) if row[3]),
+        key=lambda index: decompositions[index][1:3],
+    )
+    parts = [
+        "// Generated by tools/make_unicode_tables.py: do not edit.\n"
+        f"// Unicode {UNICODE_VERSION}; case folding of Unicode {_builtin.unidata_version}.\n"
+        '#include "text/unicode_tables.h"\n\nnamespace mlcb {\n\n'
+        f'const char kUnicodeVersion[] = "{UNICODE_VERSION}";\n',
+        array("uint32_t kCategories", [f"0x{x:x}" for x in category_table(database)]),
+        array("FoldRange kFolds", [f"{{0x{f:x}, {d}, {n}, {s}}}" for f, n, s, d in fold_table()]),
+        array(
+            "CombiningRange kCombining",
+            [f"{{0x{a:x}, {b - a + 1}, {c}}}" for a, b, c in combining_table(database)],
+        ),
+        array(
+            "CodeRange kNfcUnsafe",
+            [f"{{0x{a:x}, 0x{b:x}}}" for a, b in nfc_unsafe_ranges(database, decompositions)],
+        ),
+        array(
+            "Decomposition kDecompositions",
+            [f"{{0x{c:x}, 0x{a:x}, 0x{b:x}}}" for c, a, b, _ in decompositions],
+        ),
+        array("uint16_t kCompositions", [str(index) for index in ordered]),
+        "}  // namespace mlcb\n",
+    ]
+    assert all(index not in HANGUL for index, *_ in decompositions)
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Write the file named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("output", type=Path)
+    output: Path = parser.parse_args().output
+    output.write_text(render(load_database()), encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    main()

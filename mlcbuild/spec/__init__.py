@@ -1,0 +1,1 @@
+"""Frozen records that many parts share; nothing here imports more than the standard library."""
