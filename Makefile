@@ -54,11 +54,9 @@ format: $(READY)
 	$(BIN)/clang-format -i $(CXX_FILES)
 
 bench: $(READY)
-	$(BIN)/python tests/bench/peers/fetch.py $(PEERS)
+	$(BIN)/python tests/bench/peers/fetch.py $(PEERS) --smollm2
 	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION)) && \
-	$(BIN)/python tests/bench/bench_speed.py "$$bundle" --peers $(PEERS) \
-	    --peer-model "$$($(BIN)/python tests/bench/peers/fetch.py $(PEERS) --model)" \
-	    --json $(PEERS)/speed.json
+	$(BIN)/python tests/bench/bench_speed.py "$$bundle" --peers $(PEERS) --json .cache/speed.json
 
 schema: $(READY)
 	$(BIN)/python -m mlcbuild.recipe.json_schema > recipes/schema.json

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mlcbuild.bundle.chat_probe import ROLES, ChatForm, Turn, probe, refuse
-from mlcbuild.bundle.jinja_template import PINNED_DATE, JinjaTemplate, Message, TemplateRefusal
+from mlcbuild.bundle.jinja_template import PINNED_DATE, JinjaTemplate, TemplateRefusal
 from mlcbuild.bundle.manifest import CHAT_VERSION
+from mlcbuild.bundle.messages import Message
 from mlcbuild.core import canonical_json
 from mlcbuild.errors import StageError
 
@@ -94,11 +95,10 @@ def derive_chat_config(
     ids = {str(token["content"]): int(token["id"]) for token in tokenizer.get("added_tokens", [])}
     notes: list[str] = []
     form = None
-    source = chat_template if chat_template is not None else _embedded_template(tokenizer_config)
-    if source is None:
+    template = load_template(tokenizer_config, chat_template)
+    if template is None:
         notes.append("the model has no chat template: prompts are raw text")
     else:
-        template = JinjaTemplate(source, tokens)
         form = probe(template, tokens.get("bos_token"))
         check_form(form, template)
         notes += form.notes
@@ -131,6 +131,14 @@ def derive_chat_config(
         add_bos_token_id=bos_id,
         notes=tuple(notes),
     )
+
+
+def load_template(
+    tokenizer_config: Mapping[str, Any], chat_template: str | None = None
+) -> JinjaTemplate | None:
+    """A model's compiled chat template, or None; arguments as for ``derive_chat_config``."""
+    source = chat_template if chat_template is not None else _embedded_template(tokenizer_config)
+    return None if source is None else JinjaTemplate(source, special_tokens(tokenizer_config))
 
 
 def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
@@ -270,7 +278,6 @@ def check_form(form: ChatForm, template: JinjaTemplate) -> None:
 
     Raises ``StageError`` naming the first mismatch.
     """
-    always_opens = any("always opens" in note for note in form.notes)
     for conversation in conversations():
         if any(message["role"] not in form.roles for message in conversation.messages):
             continue
@@ -279,7 +286,7 @@ def check_form(form: ChatForm, template: JinjaTemplate) -> None:
                 expected = template.render(conversation.messages, add_generation_prompt)
             except TemplateRefusal as error:
                 raise refuse(f"conversation {conversation.name!r}: {error}") from None
-            found = form.render(conversation.messages, add_generation_prompt or always_opens)
+            found = form.render(conversation.messages, add_generation_prompt or form.always_opens)
             if found != expected:
                 which = "with" if add_generation_prompt else "without"
                 raise refuse(
@@ -352,8 +359,3 @@ def form_from_json(chat: Mapping[str, Any]) -> ChatForm:
         generation_prompt=chat["generation_prompt"],
         trim_content=chat["trim_content"],
     )
-
-
-def messages_json(messages: Sequence[Message]) -> bytes:
-    """Messages as the runtime's mlcb_apply_chat_template takes them."""
-    return canonical_json.encode([dict(message) for message in messages])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mlcbuild.bundle.jinja_template import JinjaTemplate, Message, TemplateRefusal
+from mlcbuild.bundle.jinja_template import JinjaTemplate, TemplateRefusal
+from mlcbuild.bundle.messages import Message
 from mlcbuild.errors import StageError
 
 ROLES = ("system", "user", "assistant")
@@ -35,6 +36,8 @@ class ChatForm:
     roles: Mapping[str, Turn]
     generation_prompt: str
     trim_content: bool
+    # The template renders the generation prompt whether asked for it or not.
+    always_opens: bool = field(default=False, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
@@ -164,6 +167,7 @@ def probe(template: JinjaTemplate, bos_token: str | None) -> ChatForm:
         roles=roles,
         generation_prompt=generation_prompt,
         trim_content=f" \n{_U1}" not in padded,
+        always_opens=always_opens,
         notes=tuple(notes),
     )
 

@@ -13,9 +13,8 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
+from mlcbuild.bundle.messages import Message
 from mlcbuild.errors import StageError
-
-Message = Mapping[str, str]
 
 # Templates may ask for today's date. A bundle is the same whenever it is built, so they get the
 # date that Llama 3.1 falls back to.

@@ -24,8 +24,7 @@ from mlcbuild.bundle.abi import (
     load_library,
     status_error,
 )
-from mlcbuild.bundle.chat_config import messages_json
-from mlcbuild.bundle.jinja_template import Message
+from mlcbuild.bundle.messages import Message, messages_json
 from mlcbuild.bundle.reader import Bundle, open_bundle
 from mlcbuild.errors import UsageError
 

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from mlcbuild.bundle.abi import TextFlags
 from mlcbuild.bundle.chat_config import conversations, first_difference
-from mlcbuild.bundle.jinja_template import JinjaTemplate, Message, TemplateRefusal
+from mlcbuild.bundle.jinja_template import JinjaTemplate, TemplateRefusal
+from mlcbuild.bundle.messages import Message
 from mlcbuild.bundle.reader import Bundle
 from mlcbuild.bundle.sample_text import all_samples
 from mlcbuild.errors import MlcbuildError, VerificationError

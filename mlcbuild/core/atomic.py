@@ -114,12 +114,12 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o644, durable: bool = 
 def copy_file(source: Path, target: Path, *, durable: bool = True) -> None:
     """Copy bytes to ``target`` (must not exist), sharing extents where the file system can."""
     size = source.stat().st_size
-    with disk_guard(target, target.name, size), source.open("rb") as reader:
-        with target.open("xb") as writer:
-            if not _clone(reader.fileno(), writer.fileno()):
-                _copy_bytes(reader.fileno(), writer.fileno())
-            if durable:
-                os.fsync(writer.fileno())
+    guard = disk_guard(target, target.name, size)
+    with guard, source.open("rb") as reader, target.open("xb") as writer:
+        if not _clone(reader.fileno(), writer.fileno()):
+            _copy_bytes(reader.fileno(), writer.fileno())
+        if durable:
+            os.fsync(writer.fileno())
 
 
 def _clone(source: int, target: int) -> bool:

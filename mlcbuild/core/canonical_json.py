@@ -6,13 +6,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 from mlcbuild.errors import InternalError
 
-Json: TypeAlias = Union[
-    None, bool, int, float, str, Sequence["Json"], Mapping[str, "Json"]
-]  # what canonical JSON can hold; floats are finite
+# What canonical JSON can hold; floats are finite.
+Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
 
 
 def _plain(value: object, path: str) -> object:

@@ -1,5 +1,4 @@
-"""File digests remembered by (device, inode, size, mtime, ctime), so that unchanged files cost a
-stat call."""
+"""File digests remembered by stat, so that unchanged files cost a system call."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from mlcbuild.bundle.abi import EventKind, TextFlags, status_error
-from mlcbuild.bundle.jinja_template import Message
 from mlcbuild.bundle.manifest import BundleManifest
+from mlcbuild.bundle.messages import Message
 from mlcbuild.bundle.native import NativeBundle, NativeEngine, NativeEvent, Request
 from mlcbuild.errors import InternalError, MlcbuildError, UsageError
 
@@ -155,7 +155,18 @@ class Engine:
         if len(messages) != len(prompt) or raw:
             raise UsageError("a prompt is a text, messages or token ids, not a mixture")
         # The rendered text holds BOS where the template puts one, so none is added here.
-        return self.tokenize(self.render_chat(messages))
+        try:
+            text = self.render_chat(messages)
+        except UsageError:
+            bundle = self._native.bundle
+            if bundle.read_json(bundle.manifest.chat)["roles"]:
+                raise
+            raise UsageError(
+                "the model has no chat template",
+                where=str(bundle.path),
+                hint="give the text as it is: --raw on the command line, raw=True in Python",
+            ) from None
+        return self.tokenize(text)
 
     # ---- model ---------------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ def strip_source(text: str) -> str:
 
 
 def _characters(line: str, byte_offset: int) -> int:
-    """ast counts UTF-8 bytes, tokenize characters."""
+    """Ast counts UTF-8 bytes, tokenize characters."""
     return len(line.encode("utf-8")[:byte_offset].decode("utf-8"))
 
 

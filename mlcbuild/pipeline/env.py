@@ -11,6 +11,15 @@ from mlcbuild.store.store import Store
 
 
 @dataclass(frozen=True)
+class HubOptions:
+    """How the hub is reached: None is huggingface_hub's own default (HF_ENDPOINT, HF_HOME)."""
+
+    endpoint: str | None = None
+    token: str | None = field(default=None, repr=False)
+    cache: Path | None = None
+
+
+@dataclass(frozen=True)
 class BuildEnv:
     """Passed down from the command line; nothing in it may change the bytes of a bundle.
 
@@ -26,3 +35,4 @@ class BuildEnv:
     progress: Progress = field(default_factory=Progress)
     jobs: int = 1
     threads: int = 1
+    hub: HubOptions = field(default_factory=HubOptions)

@@ -10,9 +10,7 @@ from mlcbuild.pipeline.action import Action
 
 def dependencies(action: Action) -> tuple[Action, ...]:
     """The actions whose results an action reads, by the names of its inputs."""
-    return tuple(
-        item for _, item in sorted(action.inputs.items()) if isinstance(item, Action)
-    )
+    return tuple(item for _, item in sorted(action.inputs.items()) if isinstance(item, Action))
 
 
 def topological(roots: Iterable[Action]) -> list[Action]:

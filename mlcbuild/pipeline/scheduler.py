@@ -84,10 +84,6 @@ class Scheduler:
         """
         wanted = list(roots)
         order = topological(wanted)
-        known = {action.stage for action in order}
-        unknown = sorted(self._force - known)
-        if unknown and order:
-            raise InternalError(f"no stage is named {unknown[0]}")  # the caller checks names
         with self._store.in_use(self._waiting_for_gc):
             for _ in range(2 * len(order) + 2):
                 state = _Pass(order)
@@ -294,13 +290,14 @@ class Scheduler:
     def _check_unchanged(self, action: Action, fields: Mapping[str, Any]) -> None:
         """A file that changed under a running stage must not end up under its old digest."""
         for name, item in action.inputs.items():
-            if isinstance(item, FileInput):
-                if self._keys.file_digest(item) != fields["inputs"][name]:
-                    raise SourceError(
-                        f"{item.path.name} changed while {action.stage} read it",
-                        where=str(item.path),
-                        hint="wait until whatever writes it is done, then run again",
-                    )
+            if not isinstance(item, FileInput):
+                continue
+            if self._keys.file_digest(item) != fields["inputs"][name]:
+                raise SourceError(
+                    f"{item.path.name} changed while {action.stage} read it",
+                    where=str(item.path),
+                    hint="wait until whatever writes it is done, then run again",
+                )
 
     # -- lost bytes ----------------------------------------------------------------------------
 
@@ -329,9 +326,7 @@ class Scheduler:
     def _tell(self, event: str, action: Action, key: str, **more: object) -> None:
         if (event, key) not in self._told:
             self._told.add((event, key))
-            self._progress.emit(
-                event, stage=action.stage, subject=action.subject, key=key, **more
-            )
+            self._progress.emit(event, stage=action.stage, subject=action.subject, key=key, **more)
 
     def _waiting_for(self, action: Action) -> Any:
         def announce(holder: str) -> None:
@@ -358,4 +353,3 @@ def _error_of(state: _Pass, root: Action) -> MlcbuildError | None:
 def _first_lines(text: str, limit: int = 4) -> str:
     lines = text.splitlines()
     return "\n".join(lines[:limit]) + (" ..." if len(lines) > limit else "")
-

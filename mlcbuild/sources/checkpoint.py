@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from mlcbuild.errors import SourceError
 
-LICENSE_PREFIXES = ("license", "licence", "notice", "use_policy", "copying")
-
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
@@ -134,17 +132,6 @@ def open_checkpoint(path: Path) -> Checkpoint:
         "the file is not a GGUF file",
         where=str(path),
         hint="name the folder of a Hugging Face model, or a .gguf file",
-    )
-
-
-def find_license_files(folder: Path) -> tuple[Path, ...]:
-    """Files of ``folder`` whose names say that they hold a licence or a notice."""
-    return tuple(
-        sorted(
-            file
-            for file in folder.iterdir()
-            if file.is_file() and file.name.lower().startswith(LICENSE_PREFIXES)
-        )
     )
 
 

@@ -17,9 +17,9 @@ from mlcbuild.sources.checkpoint import (
     Checkpoint,
     CheckpointStats,
     TensorInfo,
-    find_license_files,
     read_only,
 )
+from mlcbuild.sources.files import find_license_files
 from mlcbuild.sources.gguf_tokenizer import build_tokenizer_config, build_tokenizer_json
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any
 from mlcbuild.core.atomic import format_bytes, free_bytes, is_disk_full
 from mlcbuild.core.progress import Progress, Task
 from mlcbuild.errors import InternalError, MlcbuildError, NetworkError, ResourceError, SourceError
+from mlcbuild.sources.files import is_wanted, wanted_patterns
 from mlcbuild.sources.reference import SourceRef
 from mlcbuild.sources.resolved import (
     HashFile,
@@ -18,7 +19,6 @@ from mlcbuild.sources.resolved import (
     ResolvedSource,
     check_file,
     git_sha1,
-    wanted_file,
 )
 from mlcbuild.sources.safetensors_dir import read_front_matter_license
 
@@ -49,7 +49,7 @@ def resolve_hub(
         info = api.model_info(ref.repo, revision=ref.revision, files_metadata=True)
     if info.sha is None:
         raise SourceError(f"the hub names no commit for {ref.repo}", where=ref.text)
-    files = [_resolved_file(item) for item in info.siblings or () if wanted_file(item.rfilename)]
+    files = [_resolved_file(item) for item in info.siblings or () if is_wanted(item.rfilename)]
     names = [item.rfilename for item in info.siblings or ()]
     _check_weights(ref, names)
     return ResolvedSource(
@@ -122,14 +122,18 @@ def _resolve_cached(ref: SourceRef, repo: str, hub_cache: Path | None) -> Resolv
         try:
             folder = Path(
                 snapshot_download(
-                    repo, revision=ref.revision, cache_dir=hub_cache, local_files_only=True
+                    repo,
+                    revision=ref.revision,
+                    allow_patterns=wanted_patterns(),
+                    cache_dir=hub_cache,
+                    local_files_only=True,
                 )
             )
         except FileNotFoundError as error:
-            raise _offline(repo, ref.revision, "the repository is not in the cache") from error
+            raise _offline(repo, ref.revision, "this revision is not in the cache") from error
     files = []
     for path in sorted(folder.iterdir()):
-        if not wanted_file(path.name):
+        if not is_wanted(path.name):
             continue
         # The cache names the blobs of large files after their sha256.
         blob = path.resolve().name
@@ -154,7 +158,7 @@ def _check_weights(ref: SourceRef, names: list[str]) -> None:
             where=ref.text,
             hint="name a repository that holds a model in the Hugging Face format",
         )
-    if any(wanted_file(name) and name.endswith(".safetensors") for name in names):
+    if any(is_wanted(name) and name.endswith(".safetensors") for name in names):
         return
     others = [name for name in names if name.endswith((".gguf", ".bin", ".pth", ".safetensors"))]
     raise SourceError(

@@ -24,7 +24,7 @@ from mlcbuild.errors import (
     SourceError,
     ToolchainError,
 )
-from mlcbuild.sources.checkpoint import LICENSE_PREFIXES
+from mlcbuild.sources.files import is_license
 from mlcbuild.sources.reference import SourceRef
 from mlcbuild.sources.resolved import HashFile, ResolvedFile, ResolvedSource, check_file
 
@@ -211,8 +211,9 @@ def _extract(
         for name in archive.namelist():
             path = PurePosixPath(name)
             in_metadata = path.parts[0].endswith(".dist-info")
-            is_license = in_metadata and path.name.lower().startswith(LICENSE_PREFIXES)
-            if is_license and path.name not in taken and not name.endswith("/"):
+            if name.endswith("/") or path.name in taken:
+                continue
+            if in_metadata and is_license(path.name):
                 members.append(name)
                 taken.add(path.name)
         files = []

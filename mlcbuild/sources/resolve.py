@@ -9,8 +9,9 @@ from typing import Any
 from mlcbuild.core import stat_cache
 from mlcbuild.core.progress import Progress
 from mlcbuild.errors import InternalError, SourceError
+from mlcbuild.sources.files import is_wanted
 from mlcbuild.sources.reference import SourceRef, parse_source
-from mlcbuild.sources.resolved import HashFile, ResolvedFile, ResolvedSource, wanted_file
+from mlcbuild.sources.resolved import HashFile, ResolvedFile, ResolvedSource
 
 
 def resolve(
@@ -133,7 +134,7 @@ def _resolve_local(ref: SourceRef, hash_file: HashFile) -> ResolvedSource:
 
 
 def _is_input(file: Path) -> bool:
-    return wanted_file(file.name) or file.suffix in (".gguf", ".safetensors")
+    return is_wanted(file.name) or file.suffix in (".gguf", ".safetensors")
 
 
 def _missing_hint(ref: SourceRef) -> str:

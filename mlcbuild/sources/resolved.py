@@ -9,22 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mlcbuild.errors import SourceError
-from mlcbuild.sources.checkpoint import LICENSE_PREFIXES
 from mlcbuild.sources.reference import Kind
 
 HashFile = Callable[[Path], str]  # sha256 of a file, 64 hex digits
-
-_WANTED = frozenset(
-    {
-        "config.json",
-        "generation_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "chat_template.jinja",
-        "model.safetensors.index.json",
-        "README.md",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +91,6 @@ class ResolvedSource:
                 why=repr(error),
                 hint="remove its entry from the lock file to pin it again",
             ) from error
-
-
-def wanted_file(name: str) -> bool:
-    """Whether a build needs this file of a model's folder or repository (top level only)."""
-    if "/" in name:
-        return False
-    if name in _WANTED or name.lower().startswith(LICENSE_PREFIXES):
-        return True
-    return name.startswith("model") and name.endswith(".safetensors")
 
 
 def check_file(path: Path, expected: ResolvedFile, hash_file: HashFile) -> None:

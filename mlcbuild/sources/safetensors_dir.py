@@ -21,9 +21,9 @@ from mlcbuild.sources.checkpoint import (
     Checkpoint,
     CheckpointStats,
     TensorInfo,
-    find_license_files,
     read_only,
 )
+from mlcbuild.sources.files import find_license_files
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"

@@ -17,7 +17,7 @@ best and the second logit on the way (how much error the comparison of ids can b
     greedy_prompt_K int32 [n]; greedy_K int32 [64]; greedy_margin_K float32; K = 0, 1, 2
     chat_prompt_ids, chat_answer_ids int32, the latter ending before the stop token
 
-tiny_llama.npz holds ids int32 [48] and logits_V float32 [48, 512] for the variants of tiny_llama.py.
+tiny_llama.npz holds ids int32 [48] and logits_V float32 [48, 512] for each variant V of tiny_llama.
 Both hold ``about``, a JSON text with versions and digests.
 """
 
@@ -36,17 +36,16 @@ import numpy.typing as npt
 import torch
 import transformers
 
-sys.path.insert(0, str(Path(__file__).parent))  # run as a script, the helpers lie beside it
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for "tests.", when run as a script
 
-import gguf_to_hf
-import tiny_llama
+from tests.parity import gguf_to_hf, tiny_llama
 
 REFERENCE_FOLDER = Path(__file__).parent.parent / "data" / "reference"
 TEXT_TOKENS = 200
 GREEDY_TOKENS = 64
 TOP = 16
 # Spread over the vocabulary of 49152: special tokens, common and rare pieces.
-PROBE_IDS = (0, 1, 2, 17, 28, 253, 1009, 3001, 7919, 12007, 17011, 23003, 29009, 36007, 43003, 49151)
+PROBES = (0, 1, 2, 17, 28, 253, 1009, 3001, 7919, 12007, 17011, 23003, 29009, 36007, 43003, 49151)
 GREEDY_PROMPTS = (
     "The history of the bicycle begins in",
     "def fibonacci(n):\n",
@@ -92,7 +91,7 @@ def greedy(
     return np.array(chosen, np.int32), margin
 
 
-def smollm2_references(gguf: Path) -> dict[str, npt.NDArray[Any]]:
+def smollm2_references(gguf: Path) -> dict[str, Any]:
     """The arrays of smollm2.npz."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -100,8 +99,8 @@ def smollm2_references(gguf: Path) -> dict[str, npt.NDArray[Any]]:
         model = load(folder)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     texts = json.loads((REFERENCE_FOLDER / "texts.json").read_text(encoding="utf-8"))
-    probe = np.array(PROBE_IDS, np.int32)
-    arrays: dict[str, npt.NDArray[Any]] = {"probe_ids": probe}
+    probe = np.array(PROBES, np.int32)
+    arrays: dict[str, Any] = {"probe_ids": probe}
     for name, text in texts.items():
         ids = np.array(tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
         if len(ids) < TEXT_TOKENS:
@@ -119,7 +118,7 @@ def smollm2_references(gguf: Path) -> dict[str, npt.NDArray[Any]]:
         chosen, margin = greedy(model, ids, GREEDY_TOKENS)
         print(f"greedy {index}, margin {margin:.4f}: {tokenizer.decode(chosen)!r}")
         arrays[f"greedy_prompt_{index}"], arrays[f"greedy_{index}"] = ids, chosen
-        arrays[f"greedy_margin_{index}"] = np.float32(margin)  # type: ignore[assignment]
+        arrays[f"greedy_margin_{index}"] = np.array(margin, np.float32)
     chat = tokenizer.apply_chat_template(
         [{"role": "user", "content": CHAT_QUESTION}], add_generation_prompt=True, tokenize=False
     )
@@ -131,10 +130,10 @@ def smollm2_references(gguf: Path) -> dict[str, npt.NDArray[Any]]:
     return arrays
 
 
-def tiny_references() -> dict[str, npt.NDArray[Any]]:
+def tiny_references() -> dict[str, Any]:
     """The arrays of tiny_llama.npz."""
     ids = tiny_llama.token_ids()
-    arrays: dict[str, npt.NDArray[Any]] = {"ids": ids}
+    arrays: dict[str, Any] = {"ids": ids}
     for variant in tiny_llama.VARIANTS:
         with tempfile.TemporaryDirectory() as temporary:
             model = load(tiny_llama.write_checkpoint(Path(temporary), variant))

@@ -2,8 +2,8 @@
 
 ``VARIANTS`` are Hugging Face configs; ``weights(variant)`` makes the tensors from a fixed seed;
 ``write_checkpoint(folder, variant)`` writes a complete Hugging Face folder. The logits of
-transformers for ``TOKEN_IDS`` lie in tests/data/reference/tiny_llama.npz (keys ``logits_<variant>``,
-float32 [48, 512]).
+transformers for ``token_ids()`` lie in tests/data/reference/tiny_llama.npz, float32 [48, 512] under
+the keys ``logits_<variant>``.
 """
 
 from __future__ import annotations

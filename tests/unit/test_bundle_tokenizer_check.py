@@ -12,7 +12,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from mlcbuild.bundle.abi import TextFlags
 from mlcbuild.bundle.chat_config import form_from_json
-from mlcbuild.bundle.jinja_template import JinjaTemplate, Message
+from mlcbuild.bundle.jinja_template import JinjaTemplate
+from mlcbuild.bundle.messages import Message
 from mlcbuild.bundle.reader import Bundle, open_bundle
 from mlcbuild.bundle.tokenizer_check import check_chat, check_stop, check_tokenizer
 from mlcbuild.bundle.writer import write_bundle
@@ -121,7 +122,7 @@ def test_differences_are_named(bundle: Bundle, kind: type[Reference], why: str) 
 
 def test_chat_difference_is_named(bundle: Bundle) -> None:
     template = TEMPLATE.replace("m.content", "m.content | trim")
-    with pytest.raises(VerificationError, match="at character 3 the template says .*, the bundle"):
+    with pytest.raises(VerificationError, match=r"at character 3 the template says .*, the bundle"):
         check_chat(Reference(bundle), JinjaTemplate(template, {}))
 
 

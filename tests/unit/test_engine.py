@@ -113,6 +113,20 @@ def test_prompts(bundle: Path) -> None:
             engine.prompt_token_ids([1.5])  # type: ignore[arg-type]
 
 
+def test_base_model_wants_raw_prompts(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(bundle) as engine:
+
+        def refuse(*_: object) -> str:
+            raise UsageError("this model has no role user")
+
+        monkeypatch.setattr(engine._native, "render_chat", refuse)
+        with pytest.raises(UsageError, match="no role user"):
+            engine.generate("a")
+        monkeypatch.setattr(type(engine._native.bundle), "read_json", lambda *_: {"roles": {}})
+        with pytest.raises(UsageError, match="no chat template"):
+            engine.generate("a")
+
+
 def test_logits(bundle: Path) -> None:
     with Engine(bundle) as engine:
         rows = engine.logits([7, 9])

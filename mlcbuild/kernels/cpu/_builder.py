@@ -114,6 +114,20 @@ def local(shape: Sequence[int], dtype: str = "float32") -> Buffer:
     return T.sblock_alloc_buffer(tuple(shape), dtype, layout=None)
 
 
+def keep(value: Expr) -> Expr:
+    """Compute a value once, for several uses.
+
+    TVM's simplifier substitutes whatever ``T.bind`` binds, unless it reads memory, and so makes
+    a chain of values used twice exponentially large. A local buffer stops it, and LLVM turns the
+    buffer into a register.
+    """
+    dtype = value.ty.dtype
+    lanes = dtype.lanes
+    cell = local((lanes,), str(dtype.with_lanes(1)))
+    store(cell, value, index(0), lanes=lanes)
+    return load(cell, index(0), lanes=lanes)
+
+
 def for_rows(rows: Expr, body: Callable[[Expr], None], serial_below: int = SERIAL_ROWS) -> None:
     """Run ``body(row)`` for every row, on the thread pool unless the rows are few."""
     with T.If(rows < index(serial_below)):

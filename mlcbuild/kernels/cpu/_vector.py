@@ -10,7 +10,7 @@ from functools import reduce
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from mlcbuild.kernels.cpu._builder import Expr, f32, i32, splat, vector_type
+from mlcbuild.kernels.cpu._builder import Expr, f32, i32, keep, splat, vector_type
 from mlcbuild.spec.capabilities import Capabilities
 
 
@@ -24,9 +24,9 @@ def _fold(value: Expr, dtype: str, lanes: int, combine: Callable[[Expr, Expr], E
     while lanes > 2:
         lanes //= 2
         half = vector_type(dtype, lanes)
-        value = T.bind(combine(T.vectorlow(half, value), T.vectorhigh(half, value)))
+        value = keep(combine(T.vectorlow(half, value), T.vectorhigh(half, value)))
     if lanes == 2:
-        value = T.bind(combine(tirx.Shuffle([value], [0]), tirx.Shuffle([value], [1])))
+        value = keep(combine(tirx.Shuffle([value], [0]), tirx.Shuffle([value], [1])))
     return value
 
 
@@ -44,7 +44,7 @@ def tree(values: Sequence[Expr], combine: Callable[[Expr, Expr], Expr]) -> Expr:
     """Combine vectors pairwise."""
     pending = list(values)
     while len(pending) > 1:
-        paired = [T.bind(combine(a, b)) for a, b in zip(pending[::2], pending[1::2])]
+        paired = [keep(combine(a, b)) for a, b in zip(pending[::2], pending[1::2])]
         pending = paired + pending[len(paired) * 2 :]
     return pending[0]
 
@@ -58,23 +58,23 @@ def exp(value: Expr, lanes: int) -> Expr:
     """
     ln2_high = 0.693359375  # 9 significant bits
     ln2_low = math.log(2) - ln2_high
-    x = T.bind(T.min(T.max(value, f32(-87.0, lanes)), f32(88.0, lanes)))
-    k = T.bind(T.nearbyint(x * f32(1 / math.log(2), lanes)))
-    r = T.bind(T.fma(k, f32(-ln2_high, lanes), x))
-    r = T.bind(T.fma(k, f32(-ln2_low, lanes), r))
+    x = keep(T.min(T.max(value, f32(-87.0, lanes)), f32(88.0, lanes)))
+    k = keep(T.nearbyint(x * f32(1 / math.log(2), lanes)))
+    r = keep(T.fma(k, f32(-ln2_high, lanes), x))
+    r = keep(T.fma(k, f32(-ln2_low, lanes), r))
     coefficients = [1 / math.factorial(degree) for degree in range(7, -1, -1)]
     p = reduce(
-        lambda p, c: T.bind(T.fma(p, r, f32(c, lanes))),
+        lambda p, c: keep(T.fma(p, r, f32(c, lanes))),
         coefficients[1:],
         f32(coefficients[0], lanes),
     )
     power = (k.astype(vector_type("int32", lanes)) + i32(127, lanes)) << i32(23, lanes)
-    return T.bind(p * T.reinterpret(vector_type("float32", lanes), power))
+    return keep(p * T.reinterpret(vector_type("float32", lanes), power))
 
 
 def silu(value: Expr, lanes: int) -> Expr:
     """``x / (1 + exp(-x))``."""
-    return T.bind(value / (f32(1.0, lanes) + exp(f32(0.0, lanes) - value, lanes)))
+    return keep(value / (f32(1.0, lanes) + exp(f32(0.0, lanes) - value, lanes)))
 
 
 def _intrinsic(dtype: str, name: str, *args: Expr) -> Expr:

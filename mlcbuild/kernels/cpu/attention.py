@@ -14,6 +14,7 @@ from mlcbuild.kernels.cpu._builder import (
     dynamic,
     f32,
     index,
+    keep,
     kernel,
     load,
     load_f32,
@@ -100,7 +101,7 @@ def paged_attention(
                     load(sums, where[m, v, split], index(0), lanes=lanes)
                     for split in range(splits)
                 ]
-                return T.bind(tree(parts, lambda a, b: a + b) * f32(scale, lanes))
+                return keep(tree(parts, lambda a, b: a + b) * f32(scale, lanes))
 
             return [[total(m, v) for v in range(page_vectors)] for m in members]
 
@@ -119,7 +120,7 @@ def paged_attention(
             def weigh_page(m: int, scores: list[Expr], visible: Expr, into: Buffer) -> None:
                 """Store exp(score - maximum) of a head; a new maximum rescales what is there."""
                 masked = [
-                    T.bind(
+                    keep(
                         T.Select(
                             T.Ramp(T.int32(v * lanes), T.int32(1), lanes) < splat(visible, lanes),
                             score,
@@ -129,7 +130,7 @@ def paged_attention(
                     for v, score in enumerate(scores)
                 ]
                 old = load(largest, index(m))
-                new = T.bind(T.max(old, horizontal_max(tree(masked, T.max), lanes)))
+                new = keep(T.max(old, horizontal_max(tree(masked, T.max), lanes)))
                 with T.If(new > old), T.Then():
                     rescale = exp(splat(old - new, lanes), lanes)
                     store(largest, new, index(m))
@@ -193,7 +194,7 @@ def paged_attention(
 
             for m in range(group):
                 total = horizontal_sum(load(weight, index(m), index(0), lanes=lanes), lanes)
-                inverse = splat(T.bind(f32(1.0) / total), lanes)
+                inverse = splat(keep(f32(1.0) / total), lanes)
                 for v in range(head_vectors):
                     at = head_start(kv_head, m) + index(v * lanes)
                     store(out, load(out, row, at, lanes=lanes) * inverse, row, at, lanes=lanes)

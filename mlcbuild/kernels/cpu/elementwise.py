@@ -14,6 +14,7 @@ from mlcbuild.kernels.cpu._builder import (
     for_columns,
     for_rows,
     index,
+    keep,
     kernel,
     load,
     store,
@@ -29,7 +30,7 @@ def _gated(gate_up: Buffer, row: Expr, size: int) -> ValueAt:
     def value_at(column: Expr, width: int) -> Expr:
         gate = load(gate_up, row, column, lanes=width)
         up = load(gate_up, row, column + index(size), lanes=width)
-        return T.bind(silu(gate, width) * up)
+        return keep(silu(gate, width) * up)
 
     return value_at
 

@@ -13,6 +13,7 @@ from mlcbuild.kernels.cpu._builder import (
     for_rows,
     i32,
     index,
+    keep,
     kernel,
     load,
     load_f32,
@@ -46,7 +47,7 @@ def embedding_int4(
             code = splat(load(w, block, pack, lane), PACK) >> shifts & i32(15, PACK)
             group = pack // index(group_size // PACK)
             scale = splat(load_f32(s, block, group, lane), PACK)
-            return T.bind((code - i32(zero_point, PACK)).astype("float32x8") * scale)
+            return keep((code - i32(zero_point, PACK)).astype("float32x8") * scale)
 
         def embed_row(row: Expr) -> None:
             token = T.bind(ids[row].astype("int64"))

@@ -14,6 +14,7 @@ from mlcbuild.kernels.cpu._builder import (
     f32,
     i32,
     index,
+    keep,
     kernel,
     load,
     load_f32,
@@ -71,7 +72,7 @@ def linear_int4(
                 store(sums, f32(0.0, lanes), index(i), index(0), lanes=lanes)
             with T.serial(index(groups)) as group:
                 corrections = [
-                    T.bind(load(x.sums, row, group) * i32(-zero_point)) for row in rows
+                    keep(load(x.sums, row, group) * i32(-zero_point)) for row in rows
                 ]
                 totals = {(r, v): dot.start(corrections[r]) for r, v in cells}
                 for pack in range(GROUP // PACK):
@@ -81,7 +82,7 @@ def linear_int4(
                     ]
                     for half in range(2):
                         codes = [
-                            T.bind((p >> i32(4 * half, lanes)) & i32(LOW_NIBBLES, lanes))
+                            keep((p >> i32(4 * half, lanes)) & i32(LOW_NIBBLES, lanes))
                             for p in packed
                         ]
                         column = group * index(GROUP) + index(pack * PACK + half * 4)

@@ -14,6 +14,7 @@ from mlcbuild.kernels.cpu._builder import (
     f32,
     i32,
     index,
+    keep,
     kernel,
     load,
     load_f32,
@@ -69,7 +70,7 @@ def linear_int4_float(
                         packed = [load(w, v.block, pack, v.offset, lanes=lanes) for v in vectors]
                     shift = i32(nibble_shift(column % PACK), lanes)
                     weights = [
-                        T.bind(
+                        keep(
                             ((p >> shift & i32(15, lanes)) - i32(zero_point, lanes)).astype(
                                 vector_type("float32", lanes)
                             )

@@ -15,6 +15,7 @@ from mlcbuild.kernels.cpu._builder import (
     for_columns,
     for_rows,
     index,
+    keep,
     kernel,
     load,
     local,
@@ -52,10 +53,10 @@ def _inverse_rms(x: Buffer, row: Expr, size: int, eps: float, lanes: int) -> Exp
             add_square(i, index(column))
         else:
             value = load(x, row, index(column), lanes=width)
-            rest = T.bind(rest + horizontal_sum(T.bind(value * value), width))
+            rest = keep(rest + horizontal_sum(keep(value * value), width))
     vectors = [load(sums, index(c), index(0), lanes=lanes) for c in range(_CHAINS)]
     total = horizontal_sum(tree(vectors, lambda a, b: a + b), lanes) + rest
-    return T.bind(f32(1.0) / T.sqrt(total / f32(float(size)) + f32(eps)))
+    return keep(f32(1.0) / T.sqrt(total / f32(float(size)) + f32(eps)))
 
 
 @lru_cache(maxsize=None)
@@ -96,7 +97,7 @@ def rms_norm_quantize(capabilities: Capabilities, hidden_size: int, eps: float) 
 
             def value_at(column: Expr, width: int) -> Expr:
                 value = load(x, row, column, lanes=width) * splat(inverse, width)
-                return T.bind(value * load(w, column, lanes=width))
+                return keep(value * load(w, column, lanes=width))
 
             out.write_row(row, lanes, value_at)
 

@@ -16,6 +16,7 @@ from mlcbuild.kernels.cpu._builder import (
     f32,
     for_rows,
     index,
+    keep,
     kernel,
     load,
     local,
@@ -66,13 +67,13 @@ class QuantizedRows:
             self._write_group(row, index(full), values, lanes)
 
     def _write_group(self, row: Expr, group: Expr, values: list[Expr], lanes: int) -> None:
-        largest = tree([T.bind(T.fabs(value)) for value in values], T.max)
+        largest = tree([keep(T.fabs(value)) for value in values], T.max)
         absmax = horizontal_max(largest, lanes)
         usable = absmax > f32(TINY)
-        inverse = T.bind(T.Select(usable, f32(127.0) / absmax, f32(0.0)))
+        inverse = keep(T.Select(usable, f32(127.0) / absmax, f32(0.0)))
         store(self.scales, T.Select(usable, absmax / f32(127.0), f32(0.0)), row, group)
         codes = [
-            T.bind(
+            keep(
                 T.nearbyint(value * splat(inverse, lanes)).astype(vector_type("int32", lanes))
             )
             for value in values

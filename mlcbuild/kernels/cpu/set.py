@@ -175,3 +175,6 @@ class CpuKernels:
         return attention.paged_attention(
             self.capabilities, heads, kv_heads, head_dim, page_size, kv_dtype, scale
         )
+
+
+KERNELS = CpuKernels

@@ -1,5 +1,6 @@
-// Runs the text parts on commands, one JSON object a line on stdin, one JSON value a line on stdout.
-// For tests: text goes in as {"text": ...} or, for any bytes, {"hex": ...}; bytes come out as hex.
+// Runs the text parts on commands, one JSON object a line on stdin, one JSON value a line on
+// stdout. For tests: text goes in as {"text": ...} or, for any bytes, {"hex": ...}; bytes come out
+// as hex.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -105,7 +106,7 @@ class Driver {
     if (op == "find") return std::to_string(tokenizer().find(text_of(command)));
     if (op == "is_special") {
       return tokenizer().is_special(static_cast<int32_t>(command.at("id").as_int())) ? "true"
-                                                                                      : "false";
+                                                                                     : "false";
     }
     if (op == "vocab_size") return std::to_string(tokenizer().vocab_size());
     if (op == "json") return dump(Json::parse(text_of(command), "input"));
@@ -163,9 +164,8 @@ class Driver {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    return std::count(same.begin(), same.end(), 1) == static_cast<ptrdiff_t>(same.size())
-               ? "true"
-               : "false";
+    return std::count(same.begin(), same.end(), 1) == static_cast<ptrdiff_t>(same.size()) ? "true"
+                                                                                          : "false";
   }
 
   std::string decode(const Json& command) {
@@ -178,14 +178,17 @@ class Driver {
 
   static std::string dump(const Json& json) {
     switch (json.kind()) {
-      case Json::Kind::kNull: return "null";
-      case Json::Kind::kBool: return json.as_bool() ? "true" : "false";
+      case Json::Kind::kNull:
+        return "null";
+      case Json::Kind::kBool:
+        return json.as_bool() ? "true" : "false";
       case Json::Kind::kNumber: {
         char buffer[40];
         std::snprintf(buffer, sizeof(buffer), "%.17g", json.as_double());
         return buffer;
       }
-      case Json::Kind::kString: return json_quote(json.as_string());
+      case Json::Kind::kString:
+        return json_quote(json.as_string());
       case Json::Kind::kArray: {
         std::string out = "[";
         for (const Json& item : json.items()) out += (out.size() > 1 ? "," : "") + dump(item);
@@ -246,8 +249,8 @@ class Driver {
     params.top_k = static_cast<int32_t>(number(command, "top_k", 0));
     params.seed = static_cast<uint64_t>(number(command, "seed", 0));
     Sampler sampler(params);
-    const size_t valid = static_cast<size_t>(
-        number(command, "valid", static_cast<double>(logits.size())));
+    const size_t valid =
+        static_cast<size_t>(number(command, "valid", static_cast<double>(logits.size())));
     std::vector<int32_t> ids;
     for (int64_t i = 0; i < static_cast<int64_t>(number(command, "draws", 1)); ++i) {
       ids.push_back(sampler.sample(logits.data(), logits.size(), valid));

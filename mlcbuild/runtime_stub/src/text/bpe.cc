@@ -20,8 +20,7 @@ struct ByteSpelling {
     std::fill(std::begin(to_byte), std::end(to_byte), static_cast<int16_t>(-1));
     uint16_t next = 256;
     for (int byte = 0; byte < 256; ++byte) {
-      const bool printable =
-          (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+      const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
       of_byte[byte] = printable ? static_cast<uint16_t>(byte) : next++;
       to_byte[of_byte[byte]] = static_cast<int16_t>(byte);
     }
@@ -139,9 +138,8 @@ void BpeModel::load_vocab(const Json& vocab) {
   for (const auto& [spelling, id] : members) {
     const int64_t value = id.as_int();
     if (value < 0 || value > kMaxId) {
-      throw Error(MLCB_ERROR_BUNDLE, "tokenizer: token " + json_quote(spelling) +
-                                         " has the id " + std::to_string(value) +
-                                         ", which is out of range");
+      throw Error(MLCB_ERROR_BUNDLE, "tokenizer: token " + json_quote(spelling) + " has the id " +
+                                         std::to_string(value) + ", which is out of range");
     }
     highest = std::max(highest, value);
   }

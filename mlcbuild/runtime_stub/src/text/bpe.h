@@ -29,8 +29,8 @@ class BpeModel {
   void encode(std::string_view word, Scratch* scratch, std::vector<int32_t>* ids) const;
 
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }  // highest id + 1
-  std::string_view bytes(int32_t id) const;          // what the token stands for
-  int32_t find(std::string_view content) const;      // by its spelling in the file; -1: none
+  std::string_view bytes(int32_t id) const;      // what the token stands for
+  int32_t find(std::string_view content) const;  // by its spelling in the file; -1: none
   bool has(int32_t id) const { return tokens_[static_cast<size_t>(id)].present; }
 
  private:

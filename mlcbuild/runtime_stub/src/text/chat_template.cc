@@ -87,8 +87,8 @@ ChatTemplate ChatTemplate::from_json(const Json& json) {
   if (const Json* id = json.find("add_bos_token_id"); id != nullptr && !id->is_null()) {
     const int64_t value = id->as_int();
     if (value < 0 || value > INT32_MAX) {
-      throw Error(MLCB_ERROR_BUNDLE, "chat.json: add_bos_token_id is " + std::to_string(value) +
-                                         ", not a token id");
+      throw Error(MLCB_ERROR_BUNDLE,
+                  "chat.json: add_bos_token_id is " + std::to_string(value) + ", not a token id");
     }
     result.bos_token_id_ = static_cast<int32_t>(value);
   }

@@ -20,7 +20,7 @@ constexpr uint64_t kMemoSteps = 64;     // per character, before failures are wr
 constexpr uint64_t kLimitSteps = 1000;  // per character, before giving up
 
 // For word boundaries Oniguruma counts the superscript digits and fractions of Latin-1 as word
-// characters, which its \w does not.
+// characters (as its \w does outside of brackets).
 bool is_boundary_word(RegexChar c) {
   const uint32_t code = code_of(c);
   return unicode_is_word(code) || (code < 256 && category_of(c) == kNo);
@@ -120,14 +120,19 @@ bool RegexMatcher::check(RegexAssert assertion, size_t position) const {
   const bool at_begin = position == 0, at_end = position == size_;
   auto newline = [&](size_t i) { return code_of(text_[i]) == '\n'; };
   switch (assertion) {
-    case RegexAssert::kLineBegin: return at_begin || (newline(position - 1) && !at_end);
-    case RegexAssert::kLineEnd: return at_end || newline(position);
-    case RegexAssert::kTextBegin: return at_begin;
-    case RegexAssert::kTextEnd: return at_end;
+    case RegexAssert::kLineBegin:
+      return at_begin || (newline(position - 1) && !at_end);
+    case RegexAssert::kLineEnd:
+      return at_end || newline(position);
+    case RegexAssert::kTextBegin:
+      return at_begin;
+    case RegexAssert::kTextEnd:
+      return at_end;
     case RegexAssert::kTextEndOrNewline:
       return at_end || (position + 1 == size_ && newline(position));
     case RegexAssert::kWordBoundary:
-    case RegexAssert::kNotWordBoundary: break;
+    case RegexAssert::kNotWordBoundary:
+      break;
   }
   const bool before = !at_begin && is_boundary_word(text_[position - 1]);
   const bool after = !at_end && is_boundary_word(text_[position]);
@@ -189,7 +194,9 @@ size_t RegexMatcher::match_at(uint32_t pc, size_t position) {
         ++position;
         ++pc;
         break;
-      case RegexOp::kJump: pc = inst.x; break;
+      case RegexOp::kJump:
+        pc = inst.x;
+        break;
       case RegexOp::kAssert:
         ok = check(static_cast<RegexAssert>(inst.x), position);
         ++pc;

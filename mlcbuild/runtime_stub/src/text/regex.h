@@ -36,19 +36,25 @@ struct CharClass {
 };
 
 enum class RegexOp : uint8_t {
-  kClass,      // one character of classes[x], then the next instruction
-  kStar,       // any number of characters of classes[x], as many as possible first
-  kStarAtomic, // the same, and never fewer
-  kSplit,      // go on at x or, if that fails, at y
-  kJump,       // go on at x
-  kLook,       // lookahead: the instructions that follow, up to their kAccept, then x
+  kClass,       // one character of classes[x], then the next instruction
+  kStar,        // any number of characters of classes[x], as many as possible first
+  kStarAtomic,  // the same, and never fewer
+  kSplit,       // go on at x or, if that fails, at y
+  kJump,        // go on at x
+  kLook,        // lookahead: the instructions that follow, up to their kAccept, then x
   kLookNot,
-  kAtomic,     // as kLook, and go on behind what matched
-  kAssert,     // x: a RegexAssert
+  kAtomic,  // as kLook, and go on behind what matched
+  kAssert,  // x: a RegexAssert
   kAccept
 };
 enum class RegexAssert : uint8_t {
-  kLineBegin, kLineEnd, kTextBegin, kTextEnd, kTextEndOrNewline, kWordBoundary, kNotWordBoundary
+  kLineBegin,
+  kLineEnd,
+  kTextBegin,
+  kTextEnd,
+  kTextEndOrNewline,
+  kWordBoundary,
+  kNotWordBoundary
 };
 struct RegexInst {
   RegexOp op = RegexOp::kAccept;
@@ -74,7 +80,8 @@ class Regex {
   uint32_t memo_columns_ = 0;
 };
 
-// Finds the matches in one text, from left to right. Reuse a matcher over texts to keep its buffers.
+// Finds the matches in one text, from left to right. Reuse a matcher over texts to keep its
+// buffers.
 //
 // A choice that failed at some place fails there whatever led to it (there are no back references),
 // so once a search takes many steps its failures are written down and never tried again: the time

@@ -16,8 +16,17 @@ constexpr uint32_t kMaxRepeat = 1000;
 constexpr int kMaxNesting = 50;
 constexpr uint32_t kUnlimited = UINT32_MAX;
 
-enum class NodeKind { kEmpty, kClass, kSequence, kAlternatives, kRepeat, kLook, kLookNot, kAtomic,
-                      kAssert };
+enum class NodeKind {
+  kEmpty,
+  kClass,
+  kSequence,
+  kAlternatives,
+  kRepeat,
+  kLook,
+  kLookNot,
+  kAtomic,
+  kAssert
+};
 enum class RepeatMode { kGreedy, kLazy, kPossessive };
 
 struct Node {
@@ -38,7 +47,8 @@ NodePtr make_node(NodeKind kind, NodePtr child = nullptr) {
 
 bool can_be_empty(const Node& node) {
   switch (node.kind) {
-    case NodeKind::kClass: return false;
+    case NodeKind::kClass:
+      return false;
     case NodeKind::kSequence:
       for (const NodePtr& child : node.children) {
         if (!can_be_empty(*child)) return false;
@@ -49,9 +59,12 @@ bool can_be_empty(const Node& node) {
         if (can_be_empty(*child)) return true;
       }
       return false;
-    case NodeKind::kRepeat: return node.min == 0 || can_be_empty(*node.children[0]);
-    case NodeKind::kAtomic: return can_be_empty(*node.children[0]);
-    default: return true;
+    case NodeKind::kRepeat:
+      return node.min == 0 || can_be_empty(*node.children[0]);
+    case NodeKind::kAtomic:
+      return can_be_empty(*node.children[0]);
+    default:
+      return true;
   }
 }
 
@@ -61,15 +74,23 @@ struct PropertyName {
 };
 
 constexpr PropertyName kProperties[] = {
-    {"L", kCategoriesLetter},       {"M", kCategoriesMark},         {"N", kCategoriesNumber},
-    {"P", kCategoriesPunctuation},  {"S", kCategoriesSymbol},       {"Z", kCategoriesSeparator},
-    {"C", kCategoriesOther},        {"Letter", kCategoriesLetter},  {"Mark", kCategoriesMark},
-    {"Number", kCategoriesNumber},  {"Punctuation", kCategoriesPunctuation},
-    {"Symbol", kCategoriesSymbol},  {"Separator", kCategoriesSeparator},
-    {"Other", kCategoriesOther},    {"Any", kCategoriesAll},
+    {"L", kCategoriesLetter},
+    {"M", kCategoriesMark},
+    {"N", kCategoriesNumber},
+    {"P", kCategoriesPunctuation},
+    {"S", kCategoriesSymbol},
+    {"Z", kCategoriesSeparator},
+    {"C", kCategoriesOther},
+    {"Letter", kCategoriesLetter},
+    {"Mark", kCategoriesMark},
+    {"Number", kCategoriesNumber},
+    {"Punctuation", kCategoriesPunctuation},
+    {"Symbol", kCategoriesSymbol},
+    {"Separator", kCategoriesSeparator},
+    {"Other", kCategoriesOther},
+    {"Any", kCategoriesAll},
 };
-constexpr char kCategoryNames[] =
-    "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCoCn";
+constexpr char kCategoryNames[] = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCoCn";
 
 void add_white_space(bool negated, CharClass* out) {
   constexpr uint32_t kControl = category_bit(kCc);
@@ -86,10 +107,16 @@ void add_white_space(bool negated, CharClass* out) {
   }
 }
 
-void add_word(bool negated, CharClass* out) {
+// Outside of brackets Oniguruma counts the superscript digits and fractions of Latin-1 as well.
+void add_word(bool negated, bool in_brackets, CharClass* out) {
   CharClass word;
   word.categories = kCategoriesWord;
   word.ranges.assign(std::begin(kWordRanges), std::end(kWordRanges));
+  if (!in_brackets) {
+    for (uint32_t code = 0x80; code < 0x100; ++code) {
+      if (unicode_category(code) == kNo) word.add_range(code, code);
+    }
+  }
   word.negated = negated;
   word.finish(false);
   out->nested.push_back(std::move(word));
@@ -166,7 +193,8 @@ class RegexCompiler {
   NodePtr parse_atom(int nesting, bool ignore_case) {
     const uint32_t c = chars_[at_];
     switch (c) {
-      case '(': return parse_group(nesting, ignore_case);
+      case '(':
+        return parse_group(nesting, ignore_case);
       case '[': {
         CharClass set = parse_class(0, ignore_case);
         return class_node(add_class(std::move(set)));
@@ -179,25 +207,44 @@ class RegexCompiler {
         set.finish(false);
         return class_node(add_class(std::move(set)));
       }
-      case '^': ++at_; return assert_node(RegexAssert::kLineBegin);
-      case '$': ++at_; return assert_node(RegexAssert::kLineEnd);
+      case '^':
+        ++at_;
+        return assert_node(RegexAssert::kLineBegin);
+      case '$':
+        ++at_;
+        return assert_node(RegexAssert::kLineEnd);
       case '*':
       case '+':
-      case '?': fail("nothing to repeat");
-      case '\\': break;
-      default: ++at_; return class_node(add_char(c, ignore_case));
+      case '?':
+        fail("nothing to repeat");
+      case '\\':
+        break;
+      default:
+        ++at_;
+        return class_node(add_char(c, ignore_case));
     }
     if (at_ + 1 >= chars_.size()) fail("a '\\' at the end");
     switch (chars_[at_ + 1]) {
-      case 'A': at_ += 2; return assert_node(RegexAssert::kTextBegin);
-      case 'z': at_ += 2; return assert_node(RegexAssert::kTextEnd);
-      case 'Z': at_ += 2; return assert_node(RegexAssert::kTextEndOrNewline);
-      case 'b': at_ += 2; return assert_node(RegexAssert::kWordBoundary);
-      case 'B': at_ += 2; return assert_node(RegexAssert::kNotWordBoundary);
-      default: break;
+      case 'A':
+        at_ += 2;
+        return assert_node(RegexAssert::kTextBegin);
+      case 'z':
+        at_ += 2;
+        return assert_node(RegexAssert::kTextEnd);
+      case 'Z':
+        at_ += 2;
+        return assert_node(RegexAssert::kTextEndOrNewline);
+      case 'b':
+        at_ += 2;
+        return assert_node(RegexAssert::kWordBoundary);
+      case 'B':
+        at_ += 2;
+        return assert_node(RegexAssert::kNotWordBoundary);
+      default:
+        break;
     }
     CharClass set;
-    const uint32_t code = parse_escape(&set);
+    const uint32_t code = parse_escape(false, &set);
     if (code != kNoChar) return class_node(add_char(code, ignore_case));
     set.finish(false);  // in Oniguruma too, \p{Lu} outside of brackets stays as it is under (?i:
     return class_node(add_class(std::move(set)));
@@ -308,19 +355,27 @@ class RegexCompiler {
   }
 
   // At a backslash: returns the character that it stands for, or adds a set to *set.
-  uint32_t parse_escape(CharClass* set) {
+  uint32_t parse_escape(bool in_brackets, CharClass* set) {
     const size_t start = at_;
     if (++at_ >= chars_.size()) fail("a '\\' at the end");
     const uint32_t c = chars_[at_++];
     switch (c) {
-      case 'n': return '\n';
-      case 'r': return '\r';
-      case 't': return '\t';
-      case 'f': return '\f';
-      case 'v': return '\v';
-      case 'a': return '\a';
-      case 'e': return 0x1B;
-      case 'u': return parse_hex(4, 4);
+      case 'n':
+        return '\n';
+      case 'r':
+        return '\r';
+      case 't':
+        return '\t';
+      case 'f':
+        return '\f';
+      case 'v':
+        return '\v';
+      case 'a':
+        return '\a';
+      case 'e':
+        return 0x1B;
+      case 'u':
+        return parse_hex(4, 4);
       case 'x': {
         if (!take('{')) return parse_hex(1, 2);
         const uint32_t code = parse_hex(1, 8);
@@ -328,14 +383,25 @@ class RegexCompiler {
         return code;
       }
       case 's':
-      case 'S': add_white_space(c == 'S', set); return kNoChar;
+      case 'S':
+        add_white_space(c == 'S', set);
+        return kNoChar;
       case 'w':
-      case 'W': add_word(c == 'W', set); return kNoChar;
-      case 'd': set->categories |= category_bit(kNd); return kNoChar;
-      case 'D': set->categories |= kCategoriesAll & ~category_bit(kNd); return kNoChar;
+      case 'W':
+        add_word(c == 'W', in_brackets, set);
+        return kNoChar;
+      case 'd':
+        set->categories |= category_bit(kNd);
+        return kNoChar;
+      case 'D':
+        set->categories |= kCategoriesAll & ~category_bit(kNd);
+        return kNoChar;
       case 'p':
-      case 'P': parse_property(c == 'P', set); return kNoChar;
-      default: break;
+      case 'P':
+        parse_property(c == 'P', set);
+        return kNoChar;
+      default:
+        break;
     }
     if (c < 128 && ((c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z'))) {
       at_ = start;
@@ -375,13 +441,13 @@ class RegexCompiler {
         set.nested.push_back(parse_class(nesting + 1, ignore_case));
         continue;
       }
-      const uint32_t low = next_is('\\') ? parse_escape(&set) : chars_[at_++];
+      const uint32_t low = next_is('\\') ? parse_escape(true, &set) : chars_[at_++];
       if (low == kNoChar) continue;
       uint32_t high = low;
       if (next_is('-') && at_ + 1 < chars_.size() && !next_is(']', 1)) {
         ++at_;
         if (next_is('[')) fail("a range that ends in a class");
-        high = next_is('\\') ? parse_escape(&set) : chars_[at_++];
+        high = next_is('\\') ? parse_escape(true, &set) : chars_[at_++];
         if (high == kNoChar) fail("a range that ends in a class");
         if (high < low) fail("a range with its ends in the wrong order");
       }
@@ -418,7 +484,8 @@ class RegexCompiler {
   }
 
   uint32_t push(RegexOp op, uint32_t x = 0, uint32_t y = 0) {
-    if (regex_.program_.size() >= kMaxProgram) fail("too long when its repetitions are written out");
+    if (regex_.program_.size() >= kMaxProgram)
+      fail("too long when its repetitions are written out");
     RegexInst inst;
     inst.op = op;
     inst.x = x;
@@ -442,9 +509,14 @@ class RegexCompiler {
 
   void emit(const Node& node) {
     switch (node.kind) {
-      case NodeKind::kEmpty: return;
-      case NodeKind::kClass: push(RegexOp::kClass, node.index); return;
-      case NodeKind::kAssert: push(RegexOp::kAssert, node.index); return;
+      case NodeKind::kEmpty:
+        return;
+      case NodeKind::kClass:
+        push(RegexOp::kClass, node.index);
+        return;
+      case NodeKind::kAssert:
+        push(RegexOp::kAssert, node.index);
+        return;
       case NodeKind::kSequence:
         for (const NodePtr& child : node.children) emit(*child);
         return;
@@ -473,7 +545,9 @@ class RegexCompiler {
         regex_.program_[group].x = here();
         return;
       }
-      case NodeKind::kRepeat: emit_repeat(node); return;
+      case NodeKind::kRepeat:
+        emit_repeat(node);
+        return;
     }
   }
 

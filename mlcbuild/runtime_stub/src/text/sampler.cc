@@ -18,8 +18,8 @@ uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-// Number `index` of the stream `seed`, uniform in [0, 1). The seed is mixed first, or the streams of
-// neighbouring seeds would be the same one, shifted.
+// Number `index` of the stream `seed`, uniform in [0, 1). The seed is mixed first, or the streams
+// of neighbouring seeds would be the same one, shifted.
 double uniform(uint64_t seed, uint64_t index) {
   constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
   const uint64_t bits = mix(mix(seed + kGolden) + (index + 1) * kGolden);

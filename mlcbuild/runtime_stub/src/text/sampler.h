@@ -28,7 +28,7 @@ class Sampler {
  private:
   SamplingParams params_;
   uint64_t draws_ = 0;
-  std::vector<float> weights_;      // by rank in order_, relative to the greatest
+  std::vector<float> weights_;  // by rank in order_, relative to the greatest
   std::vector<int32_t> order_;
 };
 

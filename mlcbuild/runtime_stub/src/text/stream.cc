@@ -54,12 +54,20 @@ std::string TextStream::finish() {
 }
 
 std::string TextStream::take_final(bool at_end) {
-  // The earliest stop string ends the text; of two at one place either cuts there.
-  size_t cut = std::string::npos;
-  for (const std::string& stop : stops_) cut = std::min(cut, pending_.find(stop));
+  // The stop string that is complete first ends the text (of two, the one that began first), so the
+  // cut does not depend on how the text is split into tokens.
+  size_t cut = std::string::npos, cut_end = std::string::npos;
+  for (const std::string& stop : stops_) {
+    const size_t begin = pending_.find(stop);
+    if (begin == std::string::npos) continue;
+    const size_t end = begin + stop.size();
+    if (end < cut_end || (end == cut_end && begin < cut)) {
+      cut = begin;
+      cut_end = end;
+    }
+  }
   std::string result;
   if (cut != std::string::npos) {
-    // A longer stop string that began earlier may still be unfinished, but this one is complete.
     stopped_ = true;
     result = pending_.substr(0, cut);
     pending_.clear();

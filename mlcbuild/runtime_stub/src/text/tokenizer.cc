@@ -144,9 +144,9 @@ class BpeTokenizer : public Tokenizer {
       const int64_t id = item.at("id").as_int();
       token.content = item.at("content").as_string();
       if (id < 0 || id >= 1 << 24) {
-        throw Error(MLCB_ERROR_BUNDLE,
-                    "tokenizer: added token " + json_quote(token.content) + " has the id " +
-                        std::to_string(id) + ", which is out of range");
+        throw Error(MLCB_ERROR_BUNDLE, "tokenizer: added token " + json_quote(token.content) +
+                                           " has the id " + std::to_string(id) +
+                                           ", which is out of range");
       }
       token.id = static_cast<int32_t>(id);
       auto flag = [&](const char* key, bool fallback) {
@@ -166,8 +166,7 @@ class BpeTokenizer : public Tokenizer {
   void add_token(AddedToken token) {
     const int32_t known = bpe_.find(token.content);
     const bool taken = token.id < bpe_.size() && bpe_.has(token.id) && known != token.id;
-    const bool doubled =
-        by_id_.count(token.id) != 0 || added_by_content_.count(token.content) != 0;
+    const bool doubled = by_id_.count(token.id) != 0 || added_by_content_.count(token.content) != 0;
     if (taken || doubled || (known >= 0 && known != token.id)) {
       throw Error(MLCB_ERROR_BUNDLE, "tokenizer: added token " + json_quote(token.content) +
                                          " with id " + std::to_string(token.id) +

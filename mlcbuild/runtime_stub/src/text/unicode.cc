@@ -57,9 +57,9 @@ void decompose(uint32_t code, std::vector<uint32_t>* out) {
     return;
   }
   const Decomposition* end = kDecompositions + kDecompositionsSize;
-  const Decomposition* found = std::lower_bound(
-      kDecompositions, end, code,
-      [](const Decomposition& d, uint32_t value) { return d.code < value; });
+  const Decomposition* found =
+      std::lower_bound(kDecompositions, end, code,
+                       [](const Decomposition& d, uint32_t value) { return d.code < value; });
   if (found == end || found->code != code) {
     out->push_back(code);
     return;
@@ -84,8 +84,9 @@ uint32_t compose(uint32_t first, uint32_t second) {
     const Decomposition& d = kDecompositions[index];
     return uint64_t{d.first} << 32 | d.second;
   };
-  const uint16_t* found = std::lower_bound(
-      kCompositions, end, key, [&](uint16_t index, uint64_t value) { return key_of(index) < value; });
+  const uint16_t* found =
+      std::lower_bound(kCompositions, end, key,
+                       [&](uint16_t index, uint64_t value) { return key_of(index) < value; });
   return found != end && key_of(*found) == key ? kDecompositions[*found].code : 0;
 }
 

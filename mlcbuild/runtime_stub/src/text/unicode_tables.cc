@@ -2,6 +2,7 @@
 // Unicode 16.0.0; case folding of Unicode 14.0.0.
 #include "text/unicode_tables.h"
 
+// clang-format off
 namespace mlcb {
 
 const char kUnicodeVersion[] = "16.0.0";

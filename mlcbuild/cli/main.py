@@ -1,0 +1,185 @@
+"""The ``mlcbuild`` command: global options, commands found by file name, errors, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+import mlcbuild
+import mlcbuild.cli as package
+from mlcbuild.cli.context import Settings, default_store
+from mlcbuild.cli.output import error_text
+from mlcbuild.core.suggest import suggestion_or_list
+from mlcbuild.errors import MlcbuildError, UsageError
+
+_SUFFIX = "_command"
+INTERRUPTED = 130
+
+
+class CommandFinder(click.Group):
+    """A command NAME is ``command`` of ``cli/NAME_command.py``, imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names by files; nothing is imported."""
+        modules = pkgutil.iter_modules(package.__path__)
+        return sorted(
+            module.name[: -len(_SUFFIX)].replace("_", "-")
+            for module in modules
+            if module.name.endswith(_SUFFIX)
+        )
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, or None if no file is named so."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(
+            f"{package.__name__}.{cmd_name.replace('-', '_')}{_SUFFIX}"
+        )
+        command = module.command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module.__name__}.command is not a click command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a suggestion for an unknown name."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise UsageError(
+                f'unknown command "{args[0]}"',
+                hint=suggestion_or_list(args[0], self.list_commands(ctx)),
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=CommandFinder,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Folder of build results. Default: $MLCBUILD_STORE, else mlcbuild in the user's cache.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Events and results as JSON on stdout.")
+@click.option("--quiet", "-q", is_flag=True, help="Only results, warnings and errors.")
+@click.option("--verbose", "-v", is_flag=True, help="Say more; tracebacks of internal errors.")
+@click.option("--no-color", is_flag=True, help="No colours (as the variable NO_COLOR).")
+@click.version_option(mlcbuild.__version__, prog_name="mlcbuild")
+@click.pass_context
+def group(
+    ctx: click.Context,
+    store: Path | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    no_color: bool,
+) -> None:
+    """Build language models into self-contained bundles.
+
+    Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 internal error, 2 usage
+    or recipe, 3 source, 4 toolchain missing, 5 a stage failed, 6 verification or quality gate,
+    7 disk, memory or device limits, 8 network or publish, 130 interrupted.
+    """
+    ctx.obj = Settings.from_environment(
+        store, as_json=as_json, quiet=quiet, verbose=verbose, no_color=no_color
+    )
+
+
+def main() -> NoReturn:
+    """Entry point of the installed command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; errors are printed, never raised."""
+    previous = _interrupt_on_terminate()
+    try:
+        return _run(list(arguments))
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code = group.main(arguments, prog_name="mlcbuild", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except MlcbuildError as error:
+        _report(error, arguments)
+        return error.exit_code
+    except click.ClickException as error:
+        _report_usage(error, arguments)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; what was finished is kept", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python would complain again when it flushes at exit.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:  # a bug of ours: the user gets one line, the log the rest
+        return _report_bug(error, arguments)
+
+
+def _report(error: MlcbuildError, arguments: list[str]) -> None:
+    if "--json" in arguments:
+        click.echo(json.dumps({"event": "error", **error.to_json()}, ensure_ascii=False))
+    click.echo(error_text(error), err=True)
+
+
+def _report_usage(error: click.ClickException, arguments: list[str]) -> None:
+    command = getattr(getattr(error, "ctx", None), "command_path", "mlcbuild")
+    message = error.format_message().rstrip(".")
+    _report(UsageError(message, hint=f"{command} --help shows what there is"), arguments)
+
+
+def _report_bug(error: Exception, arguments: list[str]) -> int:
+    text = traceback.format_exc()
+    if "--verbose" in arguments or "-v" in arguments:
+        click.echo(text, err=True)
+    name = f"crash-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+    body = f"mlcbuild {mlcbuild.__version__}\narguments: {arguments}\n\n{text}"
+    place = "nowhere (no folder could be written)"
+    for folder in (default_store(os.environ) / "logs", Path(tempfile.gettempdir())):
+        if folder.is_dir():
+            with contextlib.suppress(OSError):
+                (folder / name).write_text(body, encoding="utf-8")
+                place = str(folder / name)
+                break
+    lines = str(error).strip().splitlines()
+    summary = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    click.echo(
+        f"error: internal error: {summary}\n\nhint: this is a bug; the traceback is in {place}",
+        err=True,
+    )
+    return 1
+
+
+def _interrupt_on_terminate() -> signal._HANDLER | None:
+    """Let SIGTERM end a build as Ctrl-C does: tools are killed, nothing half-written is left."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        return signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread, as in some tests
+        return None

@@ -1,0 +1,192 @@
+"""mlcbuild make: recipes in, bundles out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+from mlcbuild.cli._recipes import (
+    Build,
+    assemble_builds,
+    load_specs,
+    make_environment,
+    recipe_options,
+)
+from mlcbuild.cli.context import Settings, get_settings, usable_cpus
+from mlcbuild.cli.output import error_text, format_seconds
+from mlcbuild.core.atomic import format_bytes
+from mlcbuild.core.progress import Event, Progress, ProgressSink
+from mlcbuild.core.suggest import suggestion_or_list
+from mlcbuild.errors import MlcbuildError, UsageError
+from mlcbuild.pipeline.export import export_tree
+from mlcbuild.pipeline.graph import topological
+from mlcbuild.pipeline.scheduler import Scheduler
+from mlcbuild.store.records import ActionRecord
+from mlcbuild.store.store import Store
+
+
+@dataclass(frozen=True)
+class _Options:
+    out: Path
+    jobs: int
+    force: tuple[str, ...]
+    keep_going: bool
+
+
+class _CountingSink:
+    """Passes events on and counts them, for the summary."""
+
+    def __init__(self, inner: ProgressSink) -> None:
+        self._inner = inner
+        self.counts: Counter[object] = Counter()
+
+    def emit(self, event: Event) -> None:
+        self.counts[event["event"]] += 1
+        self._inner.emit(event)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@click.command("make")
+@recipe_options
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("artifacts"),
+    show_default=True,
+    help="Folder for bundles: OUT/<recipe>/<scheme>/<target>.",
+)
+@click.option("--jobs", "-j", type=click.IntRange(min=1), default=1, help="Stages at once.")
+@click.option(
+    "--force", multiple=True, metavar="STAGE", help="Run this stage again (may be repeated)."
+)
+@click.option(
+    "--dump-ir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Write the compiler's IR after each phase to this folder (runs lower again).",
+)
+@click.option("--keep-going", "-k", is_flag=True, help="Go on with other builds after a failure.")
+def command(
+    recipes: tuple[Path, ...],
+    quantization: tuple[str, ...],
+    target: tuple[str, ...],
+    offline: bool,
+    as_json: bool,
+    out: Path,
+    jobs: int,
+    force: tuple[str, ...],
+    dump_ir: Path | None,
+    keep_going: bool,
+) -> None:
+    """Build every bundle of the RECIPEs and print the path of each on stdout.
+
+    Only what changed since the last time runs. An interrupted build goes on where it stopped.
+    """
+    settings = get_settings()
+    settings = replace(settings, as_json=settings.as_json or as_json)
+    store = settings.open_store()
+    sink = _CountingSink(settings.make_sink())
+    progress = Progress(sink)
+    click.get_current_context().call_on_close(progress.close)
+    started = time.monotonic()
+    errors: list[MlcbuildError] = []
+    builds: list[Build] = []
+    for recipe in recipes:
+        try:
+            specs = load_specs(store, recipe, quantization, target)
+            env = make_environment(
+                settings,
+                store,
+                recipe,
+                progress,
+                offline=offline,
+                dump_ir=dump_ir.absolute() if dump_ir is not None else None,
+                jobs=jobs,
+            )
+            builds.extend(assemble_builds(env, specs))
+        except MlcbuildError as error:
+            if not keep_going:
+                raise
+            errors.append(error)
+    if dump_ir is not None:
+        force = (*force, "lower")
+    options = _Options(out, jobs, tuple(dict.fromkeys(force)), keep_going)
+    errors += _build(settings, store, progress, builds, options)
+    if not errors:
+        ran, kept = sink.counts["stage_done"], sink.counts["stage_cached"]
+        if ran and not settings.quiet:
+            took = format_seconds(time.monotonic() - started)
+            progress.note(f"{took}: {ran} stages ran, {kept} were up to date")
+        return
+    for later in errors[1:]:
+        click.echo(error_text(later) + "\n", err=True)
+    raise errors[0]
+
+
+def _build(
+    settings: Settings,
+    store: Store,
+    progress: Progress,
+    builds: list[Build],
+    options: _Options,
+) -> list[MlcbuildError]:
+    """Run the graph, export what is finished; returns what went wrong."""
+    roots = [build.verify for build in builds]
+    stages = {action.stage for action in topological(roots)}
+    for stage in options.force:
+        if stage not in stages and roots:
+            raise UsageError(
+                f'unknown stage "{stage}"',
+                where="--force",
+                hint=suggestion_or_list(stage, stages),
+            )
+    scheduler = Scheduler(
+        store,
+        progress,
+        jobs=options.jobs,
+        threads=max(1, usable_cpus() // options.jobs),
+        force=options.force,
+        keep_going=options.keep_going,
+    )
+    with store.in_use():
+        result = scheduler.run([*roots, *(build.bundle for build in builds)])
+        verified, bundles = result.records[: len(roots)], result.records[len(roots) :]
+        for build, check, bundle in zip(builds, verified, bundles, strict=True):
+            if check is not None and bundle is not None:  # what fails its check is not handed out
+                _export(settings, store, progress, build, bundle, options.out)
+    return list(dict.fromkeys(error for error in result.errors if error is not None))
+
+
+def _export(
+    settings: Settings,
+    store: Store,
+    progress: Progress,
+    build: Build,
+    record: ActionRecord,
+    out: Path,
+) -> None:
+    spec = build.spec
+    folder = out / spec.recipe / spec.scheme / spec.target
+    changed = export_tree(store, record.tree, folder, progress)
+    if settings.as_json:
+        row = {
+            "event": "bundle",
+            "recipe": spec.recipe,
+            "scheme": spec.scheme,
+            "target": spec.target,
+            "path": str(folder),
+            "bytes": record.tree.size,
+            "changed": changed,
+        }
+        click.echo(json.dumps(row, ensure_ascii=False))
+        return
+    if changed and not settings.quiet:
+        progress.note(f"{spec.subject}: {format_bytes(record.tree.size)}")
+    click.echo(str(folder))

@@ -1,0 +1,62 @@
+"""The graph of one bundle: which stages there are and what each of them reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlcbuild.errors import RecipeError
+from mlcbuild.pipeline.action import Action
+from mlcbuild.pipeline.env import BuildEnv
+from mlcbuild.pipeline.stages.assemble import assemble_action, verify_action
+from mlcbuild.pipeline.stages.compile import compile_action
+from mlcbuild.pipeline.stages.compose import part_inputs, part_params
+from mlcbuild.pipeline.stages.fetch import resolve_source, source_input
+from mlcbuild.pipeline.stages.golden import golden_action
+from mlcbuild.pipeline.stages.inspect_model import inspect_action
+from mlcbuild.pipeline.stages.link import link_action
+from mlcbuild.pipeline.stages.lower import lower_action
+from mlcbuild.pipeline.stages.pack import pack_action
+from mlcbuild.pipeline.stages.quantize import quantize_action
+from mlcbuild.pipeline.stages.runtime import runtime_action
+from mlcbuild.pipeline.stages.tokenizer import tokenizer_action
+from mlcbuild.quant.schemes import get_scheme
+from mlcbuild.recipe.build_spec import BuildSpec
+from mlcbuild.targets.registry import get_target
+
+
+@dataclass(frozen=True)
+class BundleGraph:
+    """The actions of one bundle: ``bundle`` makes its tree, ``verify`` must pass before it is
+    handed out."""
+
+    bundle: Action
+    verify: Action
+
+
+def build_graph(spec: BuildSpec, env: BuildEnv) -> BundleGraph:
+    """The actions for ``spec``. Sources are resolved here, once, and pinned in the lock."""
+    target, scheme = get_target(spec.target), get_scheme(spec.scheme)
+    layout = target.layout(scheme)
+    if layout is None:
+        raise RecipeError(
+            f"target {target.name} has no layout for {scheme.weight_dtype} weights ({scheme.name})",
+            where=str(spec.recipe_path),
+            hint="mlcbuild list quantizations shows what each target can hold",
+        )
+    resolved = resolve_source(spec, env)
+    source = source_input(spec, env, resolved)
+    model = inspect_action(spec, source, resolved.source)
+    quantized = quantize_action(spec, scheme, source, model)
+    params = pack_action(spec, scheme, layout, quantized)
+    lowered, linked = {}, {}
+    for variant in target.variants(scheme):
+        lower = lower_action(spec, target, variant, scheme, layout, model, env.dump_ir)
+        lowered[variant.name] = lower
+        linked[variant.name] = link_action(target, variant, compile_action(target, variant, lower))
+    parts = part_inputs(
+        model, params, tokenizer_action(spec, model), runtime_action(target), lowered, linked
+    )
+    described = part_params(spec, target, scheme, resolved)
+    golden = golden_action(spec.subject, target, scheme, parts, described)
+    bundle = assemble_action(spec.subject, parts, golden, described)
+    return BundleGraph(bundle, verify_action(spec.subject, bundle))

@@ -1,0 +1,123 @@
+"""The parts of a bundle put together in one folder; golden and assemble share it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mlcbuild.core.canonical_json import Json
+from mlcbuild.pipeline.action import Action
+from mlcbuild.pipeline.stages.inspect_model import LICENSES, MODEL
+from mlcbuild.pipeline.stages.lower import PLAN
+from mlcbuild.pipeline.stages.tokenizer import NOTES
+from mlcbuild.recipe.build_spec import BuildSpec
+from mlcbuild.sources.resolved import ResolvedSource
+from mlcbuild.spec.limits import Limits
+from mlcbuild.spec.scheme import QuantScheme
+from mlcbuild.targets.target import Target
+
+
+def part_inputs(
+    model: Action,
+    params: Action,
+    tokenizer: Action,
+    runtime: Action,
+    lowered: Mapping[str, Action],
+    linked: Mapping[str, Action],
+) -> dict[str, Action]:
+    """The inputs of an action that composes a bundle."""
+    inputs = {"model": model, "params": params, "tokenizer": tokenizer, "runtime": runtime}
+    inputs.update({f"lower:{name}": action for name, action in lowered.items()})
+    inputs.update({f"link:{name}": action for name, action in linked.items()})
+    return inputs
+
+
+def part_params(
+    spec: BuildSpec, target: Target, scheme: QuantScheme, resolved: ResolvedSource
+) -> dict[str, Json]:
+    """What the manifest says beyond what the parts themselves tell."""
+    local = resolved.location is not None
+    return {
+        "name": spec.recipe,
+        "target": target.name,
+        "scheme": json.loads(json.dumps(asdict(scheme))),
+        "limits": json.loads(json.dumps(asdict(spec.limits))),
+        "variants": [variant.name for variant in target.variants(scheme)],
+        # A local folder's path would differ from machine to machine; its name is enough.
+        "source": f"local:{Path(resolved.source).name}" if local else resolved.source,
+        "revision": None if local else resolved.revision,
+        "license": resolved.license,
+        "library": f"lib/libmlcb{target.library_suffix}",
+        "suffix": target.library_suffix,
+    }
+
+
+def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) -> None:
+    """Puts every part at its place in ``out`` and writes bundle.json."""
+    from mlcbuild.bundle.writer import BundleParts, write_bundle
+
+    for folder in ("lib", "bin", "include", "params", "tokenizer", LICENSES):
+        (out / folder).mkdir(exist_ok=True)
+    runtime = inputs["runtime"]
+    for path in sorted(runtime.rglob("*")):
+        if path.is_file():
+            _place(path, out / path.relative_to(runtime))
+    for path in sorted((inputs["params"] / "params").iterdir()):
+        _place(path, out / "params" / path.name)
+    tokenizer = inputs["tokenizer"]
+    _place(tokenizer / "tokenizer" / "tokenizer.json", out / "tokenizer" / "tokenizer.json")
+    _place(tokenizer / "chat.json", out / "chat.json")
+    for name in params["variants"]:
+        _place(inputs[f"lower:{name}"] / PLAN, out / "lib" / f"{name}.plan")
+        library = f"kernels-{name}{params['suffix']}"
+        _place(inputs[f"link:{name}"] / library, out / "lib" / library)
+    if "golden" in inputs:
+        _place(inputs["golden"] / "golden.json", out / "golden.json")
+    _licenses(inputs["model"], out / LICENSES)
+    description = json.loads((inputs["model"] / MODEL).read_bytes())
+    notes = [*description["notes"], *json.loads((tokenizer / NOTES).read_bytes())]
+    write_bundle(
+        out,
+        BundleParts(
+            name=params["name"],
+            target=params["target"],
+            architecture=description["architecture"],
+            scheme=QuantScheme(**params["scheme"]),
+            limits=Limits(**params["limits"]),
+            variants=tuple(params["variants"]),
+            source=params["source"],
+            vocab_size=description["vocab_size"],
+            tokenizer_vocab_size=description["tokenizer_vocab_size"],
+            parameters=description["parameters"],
+            revision=params["revision"],
+            license=params["license"] or description["license"],
+            notes=tuple(notes),
+            library=params["library"],
+        ),
+    )
+
+
+def _licenses(model: Path, out: Path) -> None:
+    """The model's licence texts and the runtime's own."""
+    for path in sorted((model / LICENSES).glob("*")) if (model / LICENSES).is_dir() else ():
+        _place(path, out / f"model-{path.name}")
+    (out / "mlcb-NOTICE.txt").write_text(
+        "The runtime and kernels in lib/, bin/ and include/ are part of mlcbuild,\n"
+        "licensed under the Apache License, Version 2.0.\n"
+        "The model's weights and tokenizer are under the model's own licence; see bundle.json.\n",
+        encoding="utf-8",
+    )
+
+
+def _place(source: Path, target: Path) -> None:
+    """A hard link where the file system allows it: a bundle's weights are not copied twice."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,88 @@
+"""fetch: brings the files of a pinned source into the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlcbuild.core.atomic import copy_file
+from mlcbuild.core.canonical_json import Json
+from mlcbuild.pipeline.action import Action, ActionContext, ActionInput, FileInput
+from mlcbuild.pipeline.env import BuildEnv
+from mlcbuild.recipe.build_spec import BuildSpec
+from mlcbuild.sources.reference import parse_source
+from mlcbuild.sources.resolve import fetch, resolve
+from mlcbuild.sources.resolved import ResolvedSource
+
+# What a build reads of a local folder; other files in it change nothing.
+LOCAL_FILES = (
+    "*.gguf",
+    "*.safetensors",
+    "*.jinja",
+    "model.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "[Ll][Ii][Cc][Ee][Nn][CcSs][Ee]*",
+    "NOTICE*",
+    "README.md",
+)
+
+
+def resolve_source(spec: BuildSpec, env: BuildEnv) -> ResolvedSource:
+    """The pinned source of ``spec``: from the recipe's lock, or resolved now and written there."""
+    text = spec.source
+    if spec.revision is not None and text.startswith("hf:") and "@" not in text:
+        text = f"{text}@{spec.revision}"
+    ref = parse_source(text, spec.base_dir)
+    resolved = resolve(
+        ref,
+        env.lock.get(text),
+        env.offline,
+        cache_dir=env.store.tool_cache("sources"),
+        hash_file=env.store.stats.file_digest,
+        endpoint=env.hub.endpoint,
+        token=env.hub.token,
+        hub_cache=env.hub.cache,
+        progress=env.progress,
+    )
+    if resolved.location is None:
+        env.lock.put(text, resolved.to_json())  # type: ignore[arg-type]
+    return resolved
+
+
+def source_input(spec: BuildSpec, env: BuildEnv, resolved: ResolvedSource) -> ActionInput:
+    """What later stages read the checkpoint from."""
+    if resolved.location is not None:
+        include = LOCAL_FILES if resolved.location.is_dir() else ()
+        return FileInput(resolved.location, include)
+    identity: dict[str, Json] = dict(resolved.identity())  # type: ignore[arg-type]
+
+    def run(context: ActionContext) -> None:
+        found = fetch(
+            resolved,
+            env.store.tool_cache("sources"),
+            context.progress,
+            offline=env.offline,
+            endpoint=env.hub.endpoint,
+            token=env.hub.token,
+            hub_cache=env.hub.cache,
+        )
+        names = {file.path for file in resolved.files}
+        paths = [found] if found.is_file() else [found / name for name in sorted(names)]
+        for path in paths:
+            _copy(path, context.out / path.name)
+
+    return Action(
+        stage="fetch",
+        version=1,
+        subject=spec.recipe,
+        run=run,
+        params=identity,
+        long=True,
+        describe=f"fetch {resolved.source}",
+    )
+
+
+def _copy(source: Path, target: Path) -> None:
+    copy_file(source.resolve(), target, durable=False)

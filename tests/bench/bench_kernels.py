@@ -1,0 +1,203 @@
+"""Speed of the CPU kernels: GB/s of weights or cache read, GFLOP/s, at real models' shapes."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+
+from mlcbuild.kernels.cpu.set import CpuKernels
+from mlcbuild.kernels.cpu.tiles import Tiles
+from mlcbuild.spec.capabilities import Capabilities
+
+AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+VARIANTS = {
+    "avx2": Capabilities("cpu", "avx2", ("avx2", "f16c", "fma"), "x86-64-v3"),
+    "avx512": Capabilities("cpu", "avx512", AVX512, "x86-64-v4", vector_bits=512),
+    "avx512vnni": Capabilities(
+        "cpu",
+        "avx512vnni",
+        (*AVX512, "avx512_vnni"),
+        "x86-64-v4",
+        ("+avx512vnni",),
+        vector_bits=512,
+        int8_dot=True,
+    ),
+}
+# (outputs, inputs): SmolLM2-135M's layers and head, then a large layer.
+SHAPES = [(960, 576), (3072, 576), (576, 1536), (49152, 576), (8192, 2048), (2048, 8192)]
+# A layer of a decode step finds nothing of its weights in the caches: enough copies of them, used
+# in turn, to fill more than the last level.
+COLD_BYTES = 96 << 20
+
+Run = Callable[[int], None]
+
+
+def build(variant: Capabilities, functions: dict[str, Any]) -> Any:
+    """One library of some kernels."""
+    target = tvm.target.Target(
+        {
+            "kind": "llvm",
+            "mtriple": "x86_64-linux-gnu",
+            "mcpu": variant.llvm_cpu,
+            "mattr": list(variant.llvm_features),
+        }
+    )
+    named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
+    return tvm.compile(tvm.IRModule(named), target)
+
+
+def seconds_of(run: Run, repeats: int) -> float:
+    """Time of ``run(repetition)`` after two calls to warm up.
+
+    The first quartile: on a shared machine the median tells more of the neighbours.
+    """
+    times = []
+    for repetition in range(repeats + 2):
+        begin = time.perf_counter()
+        run(repetition)
+        times.append(time.perf_counter() - begin)
+    return statistics.quantiles(times[2:], n=4)[0]
+
+
+def report(name: str, seconds: float, read: float, flops: float) -> None:
+    """One line of results."""
+    print(
+        f"{name:44s} {seconds * 1e6:10.1f} us {read / seconds / 1e9:8.1f} GB/s "
+        f"{flops / seconds / 1e9:8.1f} GFLOP/s",
+        flush=True,
+    )
+
+
+def tensors(function: Any, n: int, free: dict[str, int], rng: np.random.Generator) -> list[Any]:
+    """Arguments for a PrimFunc: random floats, small integers, dynamic sizes from ``free``."""
+    result = []
+    for parameter in function.params:
+        buffer = parameter.ty
+        shape = [free.get(d.name, n) if hasattr(d, "name") else int(d) for d in buffer.shape]
+        dtype = str(buffer.dtype)
+        if dtype.startswith("float"):
+            value = rng.random(shape, dtype="float32").astype(dtype)
+        elif parameter.name == "w":
+            # Nibbles of at most 7 in every byte, so that codes are in range.
+            value = rng.integers(0, 2**31, shape, dtype="int32") & 0x77777777
+        else:
+            value = np.zeros(shape, dtype)
+        result.append(tvm.runtime.tensor(value))
+    return result
+
+
+def bench_linear(kernels: CpuKernels, kind: str, rows: list[int], repeats: int, only: str) -> None:
+    """Every shape of one kind of linear layer."""
+    int4 = {"group_size": 32, "scale_dtype": "float16", "zero_point": 7}
+    extra = int4 if kind != "linear_dense" else {"weight_dtype": "float16"}
+    functions = {}
+    for outputs, inputs in SHAPES:
+        name = f"{kind}_{outputs}x{inputs}"
+        if only in name:
+            functions[name] = getattr(kernels, kind)(outputs, inputs, **extra)
+    if not functions:
+        return
+    library = build(kernels.capabilities, functions)
+    rng = np.random.default_rng(0)
+    for name, function in functions.items():
+        outputs, inputs = (int(v) for v in name.rsplit("_", 1)[1].split("x"))
+        read = outputs * inputs * (0.5 + 2 / 32 if kind != "linear_dense" else 2)
+        for n in rows:
+            if n > 1 and outputs > 8192:
+                continue
+            copies = max(1, int(COLD_BYTES / read)) if n == 1 else 1
+            sets = [tensors(function, n, {}, rng) for _ in range(copies)]
+            call = library[name]
+            seconds = seconds_of(
+                lambda i: call(*sets[i % copies]), max(repeats, copies) if n < 32 else 8
+            )
+            report(f"{name} n={n}", seconds, read, 2.0 * n * outputs * inputs)
+
+
+def bench_attention(kernels: CpuKernels, rows: list[int], repeats: int) -> None:
+    """Decode and prefill attention over a context of 512."""
+    for heads, kv_heads, head_dim in ((9, 3, 64), (32, 8, 64), (8, 8, 128)):
+        function = kernels.paged_attention(heads, kv_heads, head_dim, 16, "float16", 0.125)
+        library = build(kernels.capabilities, {"attention": function})
+        for n in rows:
+            context = 512
+            pages = context // 16
+            rng = np.random.default_rng(0)
+            arguments = tensors(function, n, {"pages": pages, "nnz": pages}, rng)
+            first = context - n
+            arguments[2] = tvm.runtime.tensor(np.arange(first, context, dtype="int32"))
+            arguments[4] = tvm.runtime.tensor(np.arange(pages, dtype="int32"))
+            seconds = seconds_of(lambda _: library["attention"](*arguments), repeats)
+            seen = n * (first + context + 1) / 2
+            report(
+                f"paged_attention {heads}/{kv_heads}x{head_dim} n={n} of {context}",
+                seconds,
+                n * context * kv_heads * head_dim * 2 * 2,
+                seen * heads * head_dim * 4,
+            )
+
+
+def bench_rows(kernels: CpuKernels, rows: list[int], repeats: int) -> None:
+    """The row-wise kernels of SmolLM2-135M."""
+    functions = {
+        "quantize_rows": kernels.quantize_rows(576),
+        "rms_norm_quantize": kernels.rms_norm_quantize(576, 1e-5),
+        "silu_mul_quantize": kernels.silu_mul_quantize(1536),
+        "rope_append": kernels.rope_append(9, 3, 64, 64, 16, "float16"),
+        "embedding_int4": kernels.embedding_int4(49152, 576, 32, "float16", 7),
+    }
+    library = build(kernels.capabilities, functions)
+    for name, function in functions.items():
+        for n in rows:
+            arguments = tensors(
+                function, n, {"pages": 64, "rope_positions": 8}, np.random.default_rng(0)
+            )
+            seconds = seconds_of(lambda _: library[name](*arguments), repeats)
+            moved = sum(
+                a.numpy().nbytes for a in arguments if a.shape[0] == n and len(a.shape) == 2
+            )
+            report(f"{name} n={n}", seconds, moved, 0.0)
+
+
+def main() -> int:
+    """Run the benchmarks asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--isa", choices=VARIANTS, default="avx512vnni")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rows", default="1,8,128", help="batch sizes, with commas")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--only", default="", help="part of a kernel's name")
+    parser.add_argument("--tiles", default="", help="fields of Tiles, as a Python dict body")
+    options = parser.parse_args()
+    tvm.get_global_func("runtime.config_threadpool")(1, options.threads)
+    variant = VARIANTS[options.isa]
+    tiles = None
+    if options.tiles:
+        from dataclasses import replace
+
+        from mlcbuild.kernels.cpu.tiles import default_tiles
+
+        changes = eval(f"dict({options.tiles})", {"__builtins__": {"dict": dict}})
+        tiles = replace(default_tiles(variant), **changes)
+    kernels = CpuKernels(variant, tiles)
+    rows = [int(n) for n in options.rows.split(",")]
+    for kind in ("linear_int4", "linear_int4_float", "linear_dense"):
+        wanted = options.only.split(":")
+        if kind == wanted[0] or wanted[0] == "":
+            bench_linear(kernels, kind, rows, options.repeats, wanted[-1] if ":" in options.only else "")
+    if options.only in ("", "attention"):
+        bench_attention(kernels, rows, options.repeats)
+    if options.only in ("", "rows"):
+        bench_rows(kernels, rows, options.repeats)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

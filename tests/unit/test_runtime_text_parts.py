@@ -1,0 +1,426 @@
+"""The runtime's JSON reader, regular expressions, NFC, text stream, sampler and chat templates."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tokenizers import Regex, pre_tokenizers
+
+from tests.unit.text_driver import Driver, DriverError, build_driver
+
+ARGUMENT, UNSUPPORTED, BUNDLE, VERSION, KERNEL = 1, 5, 20, 21, 60
+
+
+@pytest.fixture(scope="module")
+def driver(pytestconfig: pytest.Config) -> Iterator[Driver]:
+    with Driver(build_driver(pytestconfig)) as driver:
+        yield driver
+
+
+# ---- JSON ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "null",
+        " [1, -0, 2.5e3, 1E-2, 0.1, 9007199254740991, 123456789.125, 1e308, 5e-324, true, false] ",
+        r'{"a\"\\\/\b\f\n\r\t": "\u00e9\ud83d\ude00", "": [], "o": {"x": {}}}',
+        '"' + "é中\U0001f600\x7f" * 100 + '"',
+        "[" * 128 + "]" * 128,
+        json.dumps({f"key{i}": i for i in range(1000)}),
+        "3." + "1" * 500 + "e-3",
+        "0." + "0" * 400 + "1e400",
+    ],
+)
+def test_json_reads_what_python_reads(text: str, driver: Driver) -> None:
+    assert driver("json", text=text) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "byte 0: .* a value is missing"),
+        (b"[1,]", "byte 3: .* expected a value"),
+        (b"[1 2]", "byte 3: .* expected ',' or ']'"),
+        (b'{"a" 1}', "byte 5: .* expected ':'"),
+        (b'{"a":1,}', "byte 7: .* expected a key"),
+        (b'{"a":1,"b":2,"a":3}', 'key "a" occurs twice'),
+        (json.dumps({f"k{i}": 1 for i in range(99)})[:-1].encode() + b', "k7":1}', '"k7" occurs'),
+        (b'"\xc3"', "byte 1: .* invalid UTF-8"),
+        (b'"\xed\xa0\x80"', "invalid UTF-8"),
+        (b'"\xc0\x80"', "invalid UTF-8"),
+        (rb'"\ud800"', "lone surrogate"),
+        (rb'"\udc00"', "lone surrogate"),
+        (rb'"\ud800\u0041"', "lone surrogate"),
+        (rb'"\u12g4"', "four hexadecimal digits"),
+        (rb'"\x41"', "unknown escape"),
+        (b'"a\nb"', "byte 2: .* control character"),
+        (b'"abc', "unexpected end inside a string"),
+        (b"01", "must not start with 0"),
+        (b"1.", "digit after the point"),
+        (b"-", "needs a digit"),
+        (b"1e999", "byte 0: .* beyond the range"),
+        (b"nul", "expected a value"),
+        (b"1 1", "byte 2: .* after the end"),
+        (b"NaN", "expected a value"),
+        (b"[" * 129 + b"]" * 129, "byte 128: .* nested deeper than 128"),
+        (b"[" * 100_000, "nested deeper"),
+        (b"\xef\xbb\xbf1", "byte 0: .* expected a value"),
+    ],
+)
+def test_json_refuses(text: bytes, message: str, driver: Driver) -> None:
+    with pytest.raises(DriverError, match=r"^input: byte [0-9]+: invalid JSON") as error:
+        driver("json", hex=text)
+    assert re.search(message, str(error.value))
+    assert error.value.status == BUNDLE
+
+
+# ---- regular expressions and normalization -----------------------------------------------------
+
+
+def cut(spans: list[int], size: int) -> list[tuple[int, int]]:
+    pieces = []
+    done = 0
+    for begin, end in zip(spans[::2], spans[1::2], strict=True):
+        pieces += [(done, begin), (begin, end)]
+        done = end
+    return [piece for piece in [*pieces, (done, size)] if piece[0] != piece[1]]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"a|ab|abc",
+        r"(?:a|ab)(?:c|bcd)(?:d*)",
+        r"a{2}|b{1,2}|c{,2}d|e{2,}",
+        r"a{1,2}+b|a{2}?c",
+        r"a*?b|a+?c|a??d",
+        r"a++b|a*+c|[ab]?+b",
+        r"(?>a+|b)c",
+        r"(?i:straße|k|é)",
+        r"(?i:[a-c]|[^\WK])",
+        r"[^\s\p{L}]|\P{N}",
+        r"[\p{Lu}\p{Mn}]+|\p{^L}",
+        r"[a-c\-\]\\.]+|[]x]",
+        r"[^(\s|[.,])]+",
+        r"^a|b$|\Ac|d\z|\bx\b|\By",
+        r"(?=[A-Z])|(?!b)a",
+        r"(?:(?=a)[ab]c?)+",
+        r"\x41|\x{e9}|\u4e2d|\t|\v",
+        r"\w+|\W",
+        r"\d+|\D",
+        r"a{,x}|{",
+        r".",
+        r"(?:ab?)+?c",
+        r"",
+    ],
+)
+def test_regex_matches_as_oniguruma_does(pattern: str, driver: Driver) -> None:
+    reference = pre_tokenizers.Split(Regex(pattern), "isolated")
+    rng = random.Random(7)
+    for _ in range(150):
+        text = "".join(
+            rng.choices("aaabbccdeABKx1 .,-\n\t_{é²ſ\u212a\u0301中ß", k=rng.randrange(16))
+        )
+        expected = [span for _, span in reference.pre_tokenize_str(text)]
+        assert cut(driver("regex", pattern=pattern, text=text), len(text)) == expected, text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (r"(a)\1", r"character 4: the escape '\\1'"),
+        (r"(?<=a)b", r"this kind of group"),
+        (r"(?<name>a)", r"this kind of group"),
+        (r"(?i)a", r"this kind of group"),
+        (r"\p{Han}", r"\\p\{Han\}"),
+        (r"[[:alpha:]]", "POSIX classes"),
+        (r"[a&&b]", "intersections"),
+        (r"(?:a?)*", "repeating something that can be empty"),
+        (r"(?:a{900}){900}", "too long"),
+        (r"a{2000}", "more than 1000 repetitions"),
+        (r"(a", r"a '\)' is missing"),
+        (r"a)", r"a '\)' too many"),
+        (r"[a", r"a '\]' is missing"),
+        (r"*a", "nothing to repeat"),
+        (r"[b-a]", "ends in the wrong order"),
+        (r"\X", r"the escape '\\X'"),
+        ("(" * 60 + "a" + ")" * 60, "nest too deeply"),
+    ],
+)
+def test_regex_refuses_by_name(pattern: str, message: str, driver: Driver) -> None:
+    with pytest.raises(DriverError, match=message) as error:
+        driver("regex", pattern=pattern, text="a")
+    assert error.value.status == UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"\s*[\r\n]+", " "),
+        (r"(?:a+a+)+b", "a"),
+        (r"(?:a|a|ab)*c", "ab"),
+        (r"a*a*a*a*b", "a"),
+        (r"(?=a*b)a", "a"),
+        (r"a++b", "a"),
+    ],
+)
+def test_regex_takes_linear_time(pattern: str, text: str, driver: Driver) -> None:
+    assert driver("regex", pattern=pattern, text=text, repeat=100_000) == []
+
+
+def test_regex_gives_up_on_hopeless_atomic_groups(driver: Driver) -> None:
+    with pytest.raises(DriverError, match="takes too long"):
+        driver("regex", pattern="(?:(?>a+)c|a)b", text="a", repeat=20_000)
+
+
+def test_nfc_equals_python(driver: Driver) -> None:
+    chars = [chr(c) for c in range(0x30000) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
+    rng = random.Random(2)
+    decomposing = [c for c in chars if unicodedata.decomposition(c) or unicodedata.combining(c)]
+    texts = ["|".join(unicodedata.normalize("NFD", c) for c in chars)]
+    texts += ["".join(rng.choices([*decomposing, "a", "e", "\u1161"], k=20)) for _ in range(300)]
+    for text in texts:
+        expected = unicodedata.normalize("NFC", text).encode()
+        assert bytes.fromhex(driver("nfc", text=text)) == expected
+    broken = b"e\xcc\x81\xff\xcc\x81a\xcc\xe4\xb8"
+    assert bytes.fromhex(driver("nfc", hex=broken)) == b"\xc3\xa9\xff\xcc\x81a\xcc\xe4\xb8"
+
+
+# ---- text stream -----------------------------------------------------------------------------
+
+
+def push_all(driver: Driver, chunks: list[bytes], stop: list[str]) -> tuple[list[str], bool]:
+    *parts, stopped = driver("stream", chunks=[c.hex() for c in chunks], stop=stop)
+    return [bytes.fromhex(part).decode() for part in parts], stopped
+
+
+def test_stream_shows_whole_characters_only(driver: Driver) -> None:
+    smile = "\U0001f600".encode()
+    parts, stopped = push_all(driver, [b"a" + smile[:1], smile[1:3], smile[3:] + b"b"], [])
+    assert parts == ["a", "", "\U0001f600b", ""]
+    assert not stopped
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\xe4\xb8", b"a\xf0\x9f\x98b\xc0\x80", b"\xed\xa0\x80"])
+def test_stream_replaces_what_is_not_utf8(data: bytes, driver: Driver) -> None:
+    for chunks in ([data], [data[i : i + 1] for i in range(len(data))]):
+        parts, _ = push_all(driver, chunks, [])
+        assert "".join(parts) == data.decode("utf-8", "replace")
+
+
+def test_stream_holds_back_a_stop_string(driver: Driver) -> None:
+    parts, stopped = push_all(driver, [b"one <", b"/s", b"> two"], ["</s>"])
+    assert (parts, stopped) == (["one ", "", "", ""], True)
+    parts, stopped = push_all(driver, [b"one <", b"/s", b"X two <"], ["</s>"])
+    assert (parts, stopped) == (["one ", "", "</sX two ", "<"], False)
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [["STOP"], ["aab", "\u00e9"], ["ab", "abab"], ["aSTOb", "S", "aS"], [""], ["\U0001f600"]],
+)
+def test_stream_does_not_depend_on_the_chunks(stop: list[str], driver: Driver) -> None:
+    rng = random.Random(3)
+    for _ in range(60):
+        text = "".join(rng.choices(["a", "b", "S", "STO", "P", "\u00e9", "\U0001f600"], k=12))
+        ends = sorted((text.find(s) + len(s), text.find(s)) for s in stop if s and s in text)
+        expected = text[: ends[0][1]] if ends else text
+        data = text.encode()
+        cuts = sorted(rng.choices(range(len(data) + 1), k=6))
+        chunks = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+        parts, stopped = push_all(driver, chunks, stop)
+        assert "".join(parts) == expected
+        assert stopped == bool(ends)
+
+
+# ---- sampler ---------------------------------------------------------------------------------
+
+
+def probabilities(
+    logits: list[float], temperature: float, top_k: int = 0, top_p: float = 1.0
+) -> dict[int, float]:
+    """Return what Hugging Face's warpers leave, in their order: temperature, top_k, top_p."""
+    scores = {i: x / temperature for i, x in enumerate(logits) if math.isfinite(x)}
+    if top_k:
+        kth = sorted(scores.values(), reverse=True)[: top_k + 0][-1]
+        scores = {i: x for i, x in scores.items() if x >= kth}
+    top = max(scores.values())
+    weights = {i: math.exp(x - top) for i, x in scores.items()}
+    kept: dict[int, float] = {}
+    for i in sorted(weights, key=lambda i: (-weights[i], i)):
+        if kept and sum(kept.values()) >= top_p * sum(weights.values()):
+            break
+        kept[i] = weights[i]
+    return {i: w / sum(kept.values()) for i, w in kept.items()}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.5},
+        {"temperature": 2.0, "top_k": 3},
+        {"temperature": 1.0, "top_p": 0.8},
+        {"temperature": 0.7, "top_k": 5, "top_p": 0.5},
+        {"temperature": 1.0, "top_k": 100, "top_p": 0.999},
+        {"temperature": 1.0, "top_p": 1e-9},
+    ],
+)
+def test_sampler_follows_the_distribution(settings: dict[str, Any], driver: Driver) -> None:
+    logits = [1.0, 2.0, -1.0, 2.0, 0.5, 3.0, -20.0, 1.5]
+    draws = 20_000
+    counts = Counter(driver("sample", logits=logits, draws=draws, seed=11, **settings))
+    expected = probabilities(logits, **settings)
+    assert set(counts) <= set(expected)
+    # Chi-square over the likely tokens; 40 is beyond the 99.9 % quantile of 7 degrees of freedom.
+    likely = {i: p for i, p in expected.items() if p * draws > 5}
+    assert sum((counts[i] - p * draws) ** 2 / (p * draws) for i, p in likely.items()) < 40
+
+
+def test_sampler_draws_depend_on_seed_and_index_only(driver: Driver) -> None:
+    logits = [0.0] * 1000
+    long = driver("sample", logits=logits, draws=50, seed=5, temperature=1)
+    assert driver("sample", logits=logits, draws=20, seed=5, temperature=1) == long[:20]
+    assert driver("sample", logits=logits, draws=50, seed=6, temperature=1) != long
+    # Streams of neighbouring seeds must not be shifted copies of each other.
+    assert driver("sample", logits=logits, draws=49, seed=6, temperature=1) != long[1:]
+    assert len(set(long)) > 40
+
+
+def test_sampler_edges(driver: Driver) -> None:
+    logits = [1.0, 5.0, 5.0, 9.0]
+    assert driver("sample", logits=logits) == [3]
+    assert driver("sample", logits=logits, valid=3) == [1]  # the lowest id wins a tie
+    assert driver("sample", logits=logits, temperature=1e-30, draws=3) == [3, 3, 3]
+    assert driver("sample", logits=logits, temperature=1, top_p=1e-9, draws=5) == [3] * 5
+    assert driver("sample", logits=logits, temperature=1, top_k=1, draws=5) == [3] * 5
+    for off in (0, 1):
+        assert set(driver("sample", logits=[0, 0, 0], temperature=1, top_p=off, draws=99)) == {
+            0,
+            1,
+            2,
+        }
+    # Ties with the last token of top_k stay in.
+    ties = driver("sample", logits=[5, 1, 5, 5], temperature=1, top_k=2, draws=99)
+    assert set(ties) == {0, 2, 3}
+    for temperature in (0, 1):
+        odd = ["nan", 2.0, "-inf", "inf", 50.0]
+        drawn = driver("sample", logits=odd, temperature=temperature, valid=4, draws=20)
+        assert set(drawn) == {1}
+        with pytest.raises(DriverError, match="no logit of 2 is a finite number") as error:
+            driver("sample", logits=["nan", "-inf", 1.0], valid=2, temperature=temperature)
+        assert error.value.status == KERNEL
+
+
+# ---- chat ------------------------------------------------------------------------------------
+
+
+CHATML: dict[str, Any] = {
+    "chat_version": 1,
+    "family": "chatml",
+    "bos": "",
+    "default_system": "Be brief.",
+    "roles": {
+        role: {"prefix": f"<|im_start|>{role}\n", "suffix": "<|im_end|>\n"}
+        for role in ("system", "user", "assistant")
+    },
+    "generation_prompt": "<|im_start|>assistant\n",
+    "trim_content": False,
+    "stop_token_ids": [2],
+    "stop_strings": [],
+    "add_bos_token_id": None,
+}
+
+
+def render(
+    driver: Driver, messages: Any, chat: dict[str, Any] | None = None, generate: bool = True
+) -> str:
+    text = messages if isinstance(messages, str) else json.dumps(messages)
+    result = driver("chat", chat=chat or CHATML, messages=text, generate=generate)
+    assert isinstance(result, str)
+    return result
+
+
+def test_chat_renders_turns(driver: Driver) -> None:
+    messages = [
+        {"role": "user", "content": " Hi \n"},
+        {"role": "assistant", "content": "Ho"},
+        {"role": "user", "content": ""},
+    ]
+    text = (
+        "<|im_start|>user\n Hi \n<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n"
+        "<|im_start|>user\n<|im_end|>\n"
+    )
+    default = "<|im_start|>system\nBe brief.<|im_end|>\n"
+    assert render(driver, messages) == default + text + "<|im_start|>assistant\n"
+    assert render(driver, messages, generate=False) == default + text
+    system = {"role": "system", "content": "S"}
+    given = "<|im_start|>system\nS<|im_end|>\n"
+    assert render(driver, [system, *messages], generate=False) == given + text
+
+
+def test_chat_bos_and_trimming(driver: Driver) -> None:
+    chat = {**CHATML, "default_system": None, "bos": "<s>", "trim_content": True}
+    messages = [{"role": "user", "content": "\u3000 \t\x1fa b\u00a0\n"}]
+    assert render(driver, messages, chat, False) == "<s><|im_start|>user\na b<|im_end|>\n"
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "at least one message"),
+        ("[", "messages: byte 1"),
+        ({}, "expected a list"),
+        ([1], r"messages\[0\]: expected an object"),
+        ([{"role": "user"}], r'messages\[0\]: "content" is missing'),
+        ([{"content": "x"}], r'"role" is missing'),
+        ([{"role": "user", "content": 1}], r"messages\[0\].content: expected a string"),
+        ([{"role": "user", "content": "x", "name": "y"}], 'key "name" is not supported'),
+        ([{"role": "tool", "content": "x"}], 'message 0: unknown role "tool"'),
+        (
+            [{"role": "user", "content": "x"}, {"role": "system", "content": "x"}],
+            "message 1: a system message can only be the first",
+        ),
+    ],
+)
+def test_chat_refuses(messages: Any, message: str, driver: Driver) -> None:
+    with pytest.raises(DriverError, match=message) as error:
+        render(driver, messages)
+    assert error.value.status == ARGUMENT
+
+
+def test_chat_without_a_role(driver: Driver) -> None:
+    roles = {name: turn for name, turn in CHATML["roles"].items() if name != "system"}
+    chat = {**CHATML, "default_system": None, "roles": roles}
+    with pytest.raises(DriverError, match='this model has no role "system"') as error:
+        render(driver, [{"role": "system", "content": "x"}], chat)
+    assert error.value.status == ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "status"),
+    [
+        ({"chat_version": 2}, "chat_version 2, this runtime reads version 1", VERSION),
+        ({"roles": {"tool": {"prefix": "", "suffix": ""}}}, 'role "tool"', UNSUPPORTED),
+        ({"roles": {}}, "default_system is given, but no system role", BUNDLE),
+        ({"stop_token_ids": [-1]}, "not a token id", BUNDLE),
+        ({"stop_strings": [1]}, "expected a string", BUNDLE),
+        ({"add_bos_token_id": 1.5}, "expected an integer", BUNDLE),
+    ],
+)
+def test_chat_json_is_checked(
+    changes: dict[str, Any], message: str, status: int, driver: Driver
+) -> None:
+    with pytest.raises(DriverError, match=message) as error:
+        render(driver, [{"role": "user", "content": "x"}], {**CHATML, **changes})
+    assert error.value.status == status
