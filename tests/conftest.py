@@ -78,7 +78,7 @@ def build_bundle(tmp_path_factory: pytest.TempPathFactory) -> BuildBundle:
         key = (name, source, scheme)
         if key not in built:
             recipe = write_recipe(base / "recipes", name, source, scheme)
-            result = run_mlcbuild("make", recipe, "--store", base / "store", "--out", base / "out")
+            result = run_mlcbuild("--store", base / "store", "make", recipe, "--out", base / "out")
             assert result.returncode == 0, result.stderr
             built[key] = Path(result.stdout.splitlines()[-1])
         return built[key]

@@ -71,9 +71,7 @@ def explanation(findings: Sequence[Finding]) -> list[str]:
     """Lines for people: root causes, then what follows from them, then the rest."""
     lines: list[str] = []
     causes = [finding for finding in findings if finding.is_root_cause]
-    effects = [
-        finding for finding in findings if not finding.cached and not finding.is_root_cause
-    ]
+    effects = [finding for finding in findings if not finding.cached and not finding.is_root_cause]
     rest = [finding for finding in findings if finding.cached]
     for title, group in (("changed", causes), ("follows", effects)):
         for finding in group:

@@ -12,10 +12,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -52,6 +53,7 @@ class CommandFinder(click.Group):
         command = module.command
         if not isinstance(command, click.Command):
             raise TypeError(f"{module.__name__}.command is not a click command")
+        _accept_global_options(command)
         return command
 
     def resolve_command(
@@ -64,6 +66,39 @@ class CommandFinder(click.Group):
                 hint=suggestion_or_list(args[0], self.list_commands(ctx)),
             )
         return super().resolve_command(ctx, args)
+
+
+def _override(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        settings = ctx.find_object(Settings)
+        if settings is not None and value not in (None, False):
+            ctx.obj = replace(settings, **{name: False if name == "color" else value})
+
+    return callback
+
+
+def _accept_global_options(command: click.Command) -> None:
+    """Let ``mlcbuild make R --store S`` mean ``mlcbuild --store S make R``; the help is not
+    repeated."""
+    taken = {name for parameter in command.params for name in parameter.opts}
+    for flags, setting in (
+        (("--store",), "store_path"),
+        (("--quiet", "-q"), "quiet"),
+        (("--verbose", "-v"), "verbose"),
+        (("--no-color",), "color"),
+    ):
+        if taken.isdisjoint(flags):
+            is_path = setting == "store_path"
+            command.params.append(
+                click.Option(
+                    flags,
+                    type=click.Path(path_type=Path, file_okay=False) if is_path else None,
+                    is_flag=not is_path,
+                    expose_value=False,
+                    hidden=True,
+                    callback=_override(setting),
+                )
+            )
 
 
 @click.group(

@@ -125,13 +125,15 @@ class StatCache:
         *,
         use_ctime: bool = True,
         settle: bool = False,
+        private: bool = False,
     ) -> None:
         """Remember ``value``, unless the file is too young to be told from a later change.
 
-        ``settle`` waits (50 ms at most) until a fine-grained time stamp is old enough.
+        ``settle`` waits (50 ms at most) until a fine-grained time stamp is old enough;
+        ``private`` is for read-only files of our own, which nobody is about to change.
         """
         wait = _guard_end_ns(info, use_ctime) - time.time_ns()
-        if wait > 0:
+        if wait > 0 and not private:
             if not settle or wait > 2 * _FINE_GUARD_NS:
                 return
             time.sleep(wait / 1e9)

@@ -118,8 +118,7 @@ class PlanFunction:
                     for name, ty in zip(param_names, fields, strict=True)
                 ]
                 env[var] = [
-                    ("param", index, dtype, shape)
-                    for index, (_, dtype, shape) in enumerate(params)
+                    ("param", index, dtype, shape) for index, (_, dtype, shape) in enumerate(params)
                 ]
             elif isinstance(var.ty, relax.TensorType):
                 index = len(self.inputs)
@@ -268,7 +267,9 @@ def _constant(expr: Any) -> float:
     return float(getattr(value, "value", value))
 
 
-def attention_tags(spec: AttentionSpec, limits: Limits, scale: float) -> tuple[KernelTag, KernelTag]:
+def attention_tags(
+    spec: AttentionSpec, limits: Limits, scale: float
+) -> tuple[KernelTag, KernelTag]:
     """The kernels of one attention call: rope and append, then paged attention."""
     common = {
         "heads": spec.heads,
@@ -277,6 +278,8 @@ def attention_tags(spec: AttentionSpec, limits: Limits, scale: float) -> tuple[K
         "page_size": limits.page_size,
         "kv_dtype": limits.kv_dtype,
     }
-    rope = KernelTag("rope_append", tuple(sorted({**common, "rotary_dim": spec.rotary_dim}.items())))
+    rope = KernelTag(
+        "rope_append", tuple(sorted({**common, "rotary_dim": spec.rotary_dim}.items()))
+    )
     attention = KernelTag("paged_attention", tuple(sorted({**common, "scale": scale}.items())))
     return rope, attention

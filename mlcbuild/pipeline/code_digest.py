@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import io
 import json
-import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -47,6 +45,9 @@ def _is_machinery(name: str) -> bool:
 
 def strip_source(text: str) -> str:
     """Python source without comments, docstrings and blank lines, so that these change no key."""
+    import ast
+    import tokenize
+
     tree = ast.parse(text)
     cut: list[tuple[tuple[int, int], tuple[int, int]]] = []
     lines = text.splitlines(keepends=True)
@@ -82,6 +83,8 @@ def imported_modules(text: str) -> list[str]:
 
     ``from a import b`` gives ``a`` and ``a.b``; the caller drops what is no module.
     """
+    import ast
+
     found: set[str] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -134,8 +137,10 @@ class CodeIndex:
             digest, imports = self._python_entry(path)
             files[relative] = digest
             for module in imports:
-                if not _is_machinery(module):
-                    found = self._module_file(module)
+                parts = module.split(".")
+                for end in range(2, len(parts) + 1):  # importing a.b.c runs a.b first
+                    name = ".".join(parts[:end])
+                    found = None if _is_machinery(name) else self._module_file(name)
                     if found is not None:
                         waiting.append(found)
         return files

@@ -154,7 +154,9 @@ class PackedEmbedding(_PackedMatrix):
 def rewrite_layers(module: nn.Module, packing: Packing) -> int:
     """Replaces every Linear and Embedding below ``module`` in place; returns how many."""
     if not (packing.scheme.quantize_embedding and packing.scheme.quantize_lm_head):
-        raise InternalError(f"scheme {packing.scheme.name} leaves layers out, which is not built yet")
+        raise InternalError(
+            f"scheme {packing.scheme.name} leaves layers out, which is not built yet"
+        )
     count = 0
     children: list[tuple[Any, Any, Any]] = []
     if isinstance(module, nn.ModuleList):

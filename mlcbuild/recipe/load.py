@@ -57,7 +57,7 @@ def load_recipe(path: Path, known: KnownNames, cache: ValidationCache | None = N
 
     values, problems = validate(document, known)
     if problems:
-        raise RecipeProblems(problems)
+        raise RecipeProblems(problems, str(path))
     if place is not None:
         write_atomic(place, canonical_json.encode(values), durable=False)
     return Recipe(path, values)

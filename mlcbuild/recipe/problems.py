@@ -42,9 +42,9 @@ class Problem:
 
 
 class RecipeProblems(RecipeError):
-    """A recipe with one or more problems."""
+    """A recipe with one or more problems; ``recipe`` is the file that was asked for."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], recipe: str | None = None) -> None:
         self.problems = tuple(problems)
         first = self.problems[0]
         if len(self.problems) == 1:
@@ -58,7 +58,7 @@ class RecipeProblems(RecipeError):
             if problem.hint:
                 block.append(f"    hint: {problem.hint}")
             blocks.append("\n".join(block))
-        super().__init__("\n".join(blocks), where=first.file)
+        super().__init__("\n".join(blocks), where=recipe or first.file)
 
     def to_json(self) -> dict[str, object]:
         """The error with all problems as records."""

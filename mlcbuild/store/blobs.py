@@ -44,7 +44,7 @@ class BlobStore:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(source, target)
         fsync_directory(target.parent)
-        self._stats.record(_KIND, os.stat(target), digest, use_ctime=False, settle=True)
+        self._stats.record(_KIND, os.stat(target), digest, use_ctime=False, private=True)
         return file
 
     def intact(self, file: Descriptor) -> bool:

@@ -25,7 +25,9 @@ def target_names() -> tuple[str, ...]:
 def get_target(name: str) -> Target:
     """The target record; UsageError with a suggestion if there is none of that name."""
     if name not in target_names():
-        raise UsageError(f"no target is named {name!r}", hint=suggestion_or_list(name, target_names()))
+        raise UsageError(
+            f"no target is named {name!r}", hint=suggestion_or_list(name, target_names())
+        )
     module = importlib.import_module(f"mlcbuild.targets.{name.replace('-', '_')}")
     target = module.TARGET
     if not isinstance(target, Target) or target.name != name:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tvm
 
 from mlcbuild.kernels.cpu.set import CpuKernels
-from mlcbuild.kernels.cpu.tiles import Tiles
+from mlcbuild.kernels.cpu.tiles import default_tiles
 from mlcbuild.spec.capabilities import Capabilities
 
 AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
@@ -36,8 +38,6 @@ SHAPES = [(960, 576), (3072, 576), (576, 1536), (49152, 576), (8192, 2048), (204
 # in turn, to fill more than the last level.
 COLD_BYTES = 96 << 20
 
-Run = Callable[[int], None]
-
 
 def build(variant: Capabilities, functions: dict[str, Any]) -> Any:
     """One library of some kernels."""
@@ -53,15 +53,15 @@ def build(variant: Capabilities, functions: dict[str, Any]) -> Any:
     return tvm.compile(tvm.IRModule(named), target)
 
 
-def seconds_of(run: Run, repeats: int) -> float:
-    """Time of ``run(repetition)`` after two calls to warm up.
+def seconds_of(call: Callable[..., Any], sets: list[list[Any]], repeats: int) -> float:
+    """Time of a call after two to warm up; each takes the next of the sets of arguments.
 
     The first quartile: on a shared machine the median tells more of the neighbours.
     """
     times = []
     for repetition in range(repeats + 2):
         begin = time.perf_counter()
-        run(repetition)
+        call(*sets[repetition % len(sets)])
         times.append(time.perf_counter() - begin)
     return statistics.quantiles(times[2:], n=4)[0]
 
@@ -114,10 +114,7 @@ def bench_linear(kernels: CpuKernels, kind: str, rows: list[int], repeats: int, 
                 continue
             copies = max(1, int(COLD_BYTES / read)) if n == 1 else 1
             sets = [tensors(function, n, {}, rng) for _ in range(copies)]
-            call = library[name]
-            seconds = seconds_of(
-                lambda i: call(*sets[i % copies]), max(repeats, copies) if n < 32 else 8
-            )
+            seconds = seconds_of(library[name], sets, max(repeats, copies) if n < 32 else 8)
             report(f"{name} n={n}", seconds, read, 2.0 * n * outputs * inputs)
 
 
@@ -134,7 +131,7 @@ def bench_attention(kernels: CpuKernels, rows: list[int], repeats: int) -> None:
             first = context - n
             arguments[2] = tvm.runtime.tensor(np.arange(first, context, dtype="int32"))
             arguments[4] = tvm.runtime.tensor(np.arange(pages, dtype="int32"))
-            seconds = seconds_of(lambda _: library["attention"](*arguments), repeats)
+            seconds = seconds_of(library["attention"], [arguments], repeats)
             seen = n * (first + context + 1) / 2
             report(
                 f"paged_attention {heads}/{kv_heads}x{head_dim} n={n} of {context}",
@@ -159,11 +156,16 @@ def bench_rows(kernels: CpuKernels, rows: list[int], repeats: int) -> None:
             arguments = tensors(
                 function, n, {"pages": 64, "rope_positions": 8}, np.random.default_rng(0)
             )
-            seconds = seconds_of(lambda _: library[name](*arguments), repeats)
+            seconds = seconds_of(library[name], [arguments], repeats)
             moved = sum(
                 a.numpy().nbytes for a in arguments if a.shape[0] == n and len(a.shape) == 2
             )
             report(f"{name} n={n}", seconds, moved, 0.0)
+
+
+def as_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """Lists as tuples, which is what a frozen record holds."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
 
 def main() -> int:
@@ -173,25 +175,18 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rows", default="1,8,128", help="batch sizes, with commas")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--only", default="", help="part of a kernel's name")
-    parser.add_argument("--tiles", default="", help="fields of Tiles, as a Python dict body")
+    parser.add_argument("--only", default="", help="linear_int4[:576x1536], attention, rows ...")
+    parser.add_argument("--tiles", default="{}", help="fields of Tiles to change, as JSON")
     options = parser.parse_args()
     tvm.get_global_func("runtime.config_threadpool")(1, options.threads)
     variant = VARIANTS[options.isa]
-    tiles = None
-    if options.tiles:
-        from dataclasses import replace
-
-        from mlcbuild.kernels.cpu.tiles import default_tiles
-
-        changes = eval(f"dict({options.tiles})", {"__builtins__": {"dict": dict}})
-        tiles = replace(default_tiles(variant), **changes)
+    tiles = replace(default_tiles(variant), **json.loads(options.tiles, object_hook=as_tuples))
     kernels = CpuKernels(variant, tiles)
     rows = [int(n) for n in options.rows.split(",")]
+    group, _, shape = options.only.partition(":")
     for kind in ("linear_int4", "linear_int4_float", "linear_dense"):
-        wanted = options.only.split(":")
-        if kind == wanted[0] or wanted[0] == "":
-            bench_linear(kernels, kind, rows, options.repeats, wanted[-1] if ":" in options.only else "")
+        if group in ("", kind):
+            bench_linear(kernels, kind, rows, options.repeats, shape)
     if options.only in ("", "attention"):
         bench_attention(kernels, rows, options.repeats)
     if options.only in ("", "rows"):

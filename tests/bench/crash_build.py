@@ -32,8 +32,8 @@ class Site:
         self.store = base / "store"
         self.out = base / "out"
         self.base = base
-        self.command = [sys.executable, "-m", "mlcbuild", "make", str(recipe.resolve()), *options]
-        self.command += ["--store", str(self.store), "--out", str(self.out)]
+        self.command = [sys.executable, "-m", "mlcbuild", "--store", str(self.store), "make"]
+        self.command += [str(recipe.resolve()), *options, "--out", str(self.out)]
 
     def clear(self) -> None:
         """Drop everything."""

@@ -29,8 +29,8 @@ UMASKS = (0o022, 0o027)
 def build(base: Path, number: int, recipe: Path, options: list[str]) -> list[Path]:
     """Build below ``base``; gives the bundles' folders."""
     base.mkdir(parents=True)
-    command = [sys.executable, "-m", "mlcbuild", "make", str(recipe.resolve()), *options]
-    command += ["--store", str(base / "store"), "--out", str(base / "out")]
+    command = [sys.executable, "-m", "mlcbuild", "--store", str(base / "store"), "make"]
+    command += [str(recipe.resolve()), *options, "--out", str(base / "out")]
     environment = os.environ | SURROUNDINGS[number] | {"PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         command,

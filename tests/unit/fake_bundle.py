@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME = ROOT / "mlcbuild" / "runtime_stub"
@@ -80,12 +83,12 @@ def runtime_sources() -> tuple[list[Path], list[Path]]:
 
 
 def compile_runtime(folder: Path) -> None:
-    """``libmlcb.so`` and ``mlcb`` in ``folder``: every source once, then two links."""
+    """``libmlcb.so``, ``mlcb`` and the C++ tests in ``folder``: every source once, then links."""
     library, executable = runtime_sources()
+    tests = [RUNTIME / "tests" / "exec_test.cc", RUNTIME / "tests" / "exec_stress.cc"]
     compile_flags = [
-        *("-target", TARGET, "-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-fno-rtti"),
-        *("-fvisibility=hidden", "-fvisibility-inlines-hidden"),
-        *("-ffunction-sections", "-fdata-sections", f"-ffile-prefix-map={RUNTIME}=."),
+        *("-target", TARGET, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC"),
+        *("-g0", "-fno-rtti", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections"),
         *("-I", str(RUNTIME / "src"), "-I", str(RUNTIME / "include")),
     ]
     link_flags = ["-target", TARGET, "-s", "-Wl,--gc-sections", "-Wl,--build-id=none"]
@@ -96,10 +99,32 @@ def compile_runtime(folder: Path) -> None:
         return compiled
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(compile_source, [*library, *executable]))
-    shared = ["-shared", "-Wl,-soname,libmlcb.so", *objects[: len(library)]]
-    zig("c++", *link_flags, *shared, "-o", folder / "libmlcb.so")
-    zig("c++", *link_flags, *objects, "-o", folder / "mlcb")
+        objects = list(pool.map(compile_source, [*library, *executable, *tests]))
+    core = objects[: len(library)]
+    zig("c++", *link_flags, "-shared", *core, "-o", folder / "libmlcb.so")
+    zig("c++", *link_flags, *objects[: -len(tests)], "-o", folder / "mlcb")
+    for source, compiled in zip(tests, objects[-len(tests) :], strict=True):
+        zig("c++", *link_flags, *core, compiled, "-o", folder / source.stem)
+
+
+def build_binaries(cache: pytest.Cache) -> Path:
+    """Folder of all compiled parts, kept in pytest's cache for as long as no source changes."""
+    digest = hashlib.sha256()
+    sources = [
+        *RUNTIME.glob("src/**/*.*"),
+        *RUNTIME.glob("include/*"),
+        *RUNTIME.glob("tests/exec*"),
+    ]
+    for path in sorted([*sources, RUNTIME / "sources.txt", Path(__file__)]):
+        digest.update(path.read_bytes())
+    base = cache.mkdir("runtime_exec")
+    ready = base / digest.hexdigest()[:16]
+    if not ready.exists():
+        with tempfile.TemporaryDirectory(dir=base) as scratch:
+            compile_runtime(Path(scratch))
+            compile_kernels(Path(scratch) / "kernels-fake.so")
+            shutil.copytree(scratch, ready, ignore=shutil.ignore_patterns("*.o"))
+    return ready
 
 
 def make_params() -> dict[str, npt.NDArray[np.float32]]:
@@ -142,9 +167,7 @@ class FunctionBuilder:
             self.exprs.append([token])
         return self.exprs.index([token])
 
-    def tensor(
-        self, kind: str, ref: object, shape: list[int | str], dtype: str = "float32"
-    ) -> int:
+    def tensor(self, kind: str, ref: object, shape: list[int | str], dtype: str = "float32") -> int:
         """Index of a new tensor; arena tensors get a block of their own."""
         offset = 0
         if kind == "arena":
@@ -170,7 +193,7 @@ class FunctionBuilder:
         }
 
 
-KERNELS = ["embed", "matmul", "rope", "append", "attention", "add", "take"]
+KERNELS = ("embed", "matmul", "rope", "append", "attention", "add", "take")
 
 
 def make_plan(limits: FakeLimits, variant: str, activations: str) -> Json:
@@ -257,7 +280,7 @@ def make_plan(limits: FakeLimits, variant: str, activations: str) -> Json:
             {"name": name, "dtype": "float32", "shape": list(value.shape)}
             for name, value in params.items()
         ],
-        "kernels": KERNELS,
+        "kernels": list(KERNELS),
         "functions": [e.finish([ids], [rows]), f.finish(inputs, [logits])],
     }
 
@@ -444,9 +467,11 @@ def make_manifest(folder: Path, limits: FakeLimits) -> Json:
     }
 
 
-def write_manifest(folder: Path, limits: FakeLimits | None = None, **changes: object) -> None:
+def write_manifest(
+    folder: Path, changes: Json | None = None, limits: FakeLimits | None = None
+) -> None:
     """Write bundle.json for the files as they are now, with ``changes`` put on top."""
-    manifest = make_manifest(folder, limits or FakeLimits()) | changes
+    manifest = make_manifest(folder, limits or FakeLimits()) | (changes or {})
     (folder / "bundle.json").write_bytes(canonical(manifest))
 
 
@@ -466,11 +491,11 @@ def make_bundle(folder: Path, binaries: Path, limits: FakeLimits | None = None) 
         ("kernels-fake.so", "lib/kernels-fake.so"),
         ("mlcb", "bin/mlcb"),
     ):
-        os.link(binaries / source, folder / target)
+        shutil.copy(binaries / source, folder / target)
     for name, activations in (("fast", "int8"), ("plain", "float")):
         plan = make_plan(limits, name, activations)
         (folder / "lib" / f"{name}.plan").write_bytes(canonical(plan))
     write_params(folder)
     (folder / "tokenizer" / "tokenizer.json").write_bytes(canonical(make_tokenizer()))
     (folder / "chat.json").write_bytes(canonical(make_chat()))
-    write_manifest(folder, limits)
+    write_manifest(folder, limits=limits)

@@ -380,8 +380,7 @@ def test_progress_counts_from_several_threads() -> None:
     progress = Progress(Sink())
     with progress.task("read", total=4000, unit="B") as task:
         threads = [
-            threading.Thread(target=lambda: [task.advance() for _ in range(1000)])
-            for _ in range(4)
+            threading.Thread(target=lambda: [task.advance() for _ in range(1000)]) for _ in range(4)
         ]
         for thread in threads:
             thread.start()

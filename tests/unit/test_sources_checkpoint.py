@@ -226,7 +226,7 @@ def test_gguf_tokenizer_loads(tmp_path: Path, pre: str) -> None:
     expected = [4, 6, 2, 0, 7]  # "ab", " a", "a", the control token, "1"
     if pre == "llama-bpe":
         expected = [0, *expected]  # such files put BOS in front
-    assert tokenizer.encode("ab a" "a<|end|>1").ids == expected
+    assert tokenizer.encode("ab aa<|end|>1").ids == expected
     config = checkpoint.tokenizer_config
     assert config["chat_template"] == "{{ messages }}"
     assert config["eos_token"] == "<|end|>"

@@ -43,9 +43,7 @@ def test_parses_each_form(tmp_path: Path) -> None:
         ("pypi:tiny==1.0/../x.gguf", "leaves the package", "package==version"),
     ],
 )
-def test_refuses_what_cannot_be_understood(
-    tmp_path: Path, text: str, why: str, hint: str
-) -> None:
+def test_refuses_what_cannot_be_understood(tmp_path: Path, text: str, why: str, hint: str) -> None:
     with pytest.raises(RecipeError) as caught:
         parse_source(text, tmp_path)
     assert why in (caught.value.why or "")

@@ -62,9 +62,7 @@ class Model(nn.Module):
         self.config = config
         self.model = LlamaModel(config)
         self.lm_head = (
-            None
-            if config.tie_word_embeddings
-            else Linear(config.hidden_size, config.vocab_size)
+            None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size)
         )
 
     def _logits(self, hidden: Tensor) -> Tensor:

@@ -49,12 +49,11 @@ class KernelWriter:
 def kernel(name: str) -> Iterator[KernelWriter]:
     """A private PrimFunc that is already scheduled and opaque to operator fusion."""
     writer = KernelWriter()
-    with IRBuilder() as ir_builder:
-        with T.prim_func(is_private=True, s_tir=True):
-            T.func_name(name)
-            # op_pattern 8 is kOpaque: Relax's fusion leaves such a function alone.
-            T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": 8})
-            yield writer
+    with IRBuilder() as ir_builder, T.prim_func(is_private=True, s_tir=True):
+        T.func_name(name)
+        # op_pattern 8 is kOpaque: Relax's fusion leaves such a function alone.
+        T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": 8})
+        yield writer
     writer.finish(ir_builder.get())
 
 
@@ -95,13 +94,14 @@ def span(last: Expr, lanes: int) -> Expr:
 
 def load(buffer: Buffer, *where: Expr, lanes: int = 1) -> Expr:
     """``lanes`` neighbours along the last axis, bound once."""
-    return T.bind(buffer[(*where[:-1], span(where[-1], lanes))])
+    at = (*where[:-1], span(where[-1], lanes))
+    return T.bind(buffer[at])
 
 
 def load_f32(buffer: Buffer, *where: Expr, lanes: int = 1) -> Expr:
     """As load, converted to float32."""
-    value = buffer[(*where[:-1], span(where[-1], lanes))]
-    return T.bind(value.astype(vector_type("float32", lanes)))
+    at = (*where[:-1], span(where[-1], lanes))
+    return T.bind(buffer[at].astype(vector_type("float32", lanes)))
 
 
 def store(buffer: Buffer, value: Expr, *where: Expr, lanes: int = 1) -> None:
@@ -112,6 +112,28 @@ def store(buffer: Buffer, value: Expr, *where: Expr, lanes: int = 1) -> None:
 def local(shape: Sequence[int], dtype: str = "float32") -> Buffer:
     """A small scratch of the current block: registers if indexed by constants, else stack."""
     return T.sblock_alloc_buffer(tuple(shape), dtype, layout=None)
+
+
+class Registers:
+    """``count`` float32 vectors that live in registers: index them by constants only."""
+
+    def __init__(self, count: int, lanes: int) -> None:
+        self._buffer = local((count, lanes))
+        self._count = count
+        self._lanes = lanes
+
+    def get(self, number: int) -> Expr:
+        """The value of one register."""
+        return load(self._buffer, index(number), index(0), lanes=self._lanes)
+
+    def set(self, number: int, value: Expr) -> None:
+        """Give one register a value."""
+        store(self._buffer, value, index(number), index(0), lanes=self._lanes)
+
+    def clear(self) -> None:
+        """Set all registers to zero."""
+        for number in range(self._count):
+            self.set(number, f32(0.0, self._lanes))
 
 
 def keep(value: Expr) -> Expr:
@@ -131,12 +153,10 @@ def keep(value: Expr) -> Expr:
 def for_rows(rows: Expr, body: Callable[[Expr], None], serial_below: int = SERIAL_ROWS) -> None:
     """Run ``body(row)`` for every row, on the thread pool unless the rows are few."""
     with T.If(rows < index(serial_below)):
-        with T.Then():
-            with T.serial(rows) as row, T.sblock("few_rows"):
-                body(row)
-        with T.Else():
-            with T.parallel(rows) as row, T.sblock("rows"):
-                body(row)
+        with T.Then(), T.serial(rows) as row, T.sblock("few_rows"):
+            body(row)
+        with T.Else(), T.parallel(rows) as row, T.sblock("rows"):
+            body(row)
 
 
 def segments(start: int, stop: int, lanes: int) -> list[tuple[int, int]]:

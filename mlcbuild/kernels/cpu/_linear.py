@@ -102,20 +102,26 @@ class Outputs:
             ]
 
         with T.If(self._rows == index(1)):
-            with T.Then():
-                with T.parallel(index(total // per_block)) as block, T.sblock("one_row"):
-                    body([index(0)], outputs(block, per_block))
-            with T.Else():
-                with T.parallel(index(total // (vectors * steps))) as task, T.sblock("task"):
-                    begin, left = index(0), self._rows
-                    for size in row_tiles:
-                        with (
-                            T.serial(left // index(size)) as row_tile,
-                            T.serial(index(steps)) as step,
-                            T.sblock(f"rows_{size}"),
-                        ):
-                            first = begin + row_tile * index(size)
-                            rows = [T.bind(first + index(i)) for i in range(size)]
-                            body(rows, outputs(task * index(steps) + step, vectors))
-                        begin = begin + left // index(size) * index(size)
-                        left = left % index(size)
+            with (
+                T.Then(),
+                T.parallel(index(total // per_block)) as block,
+                T.sblock("one_row"),
+            ):
+                body([index(0)], outputs(block, per_block))
+            with (
+                T.Else(),
+                T.parallel(index(total // (vectors * steps))) as task,
+                T.sblock("task"),
+            ):
+                begin, left = index(0), self._rows
+                for size in row_tiles:
+                    with (
+                        T.serial(left // index(size)) as row_tile,
+                        T.serial(index(steps)) as step,
+                        T.sblock(f"rows_{size}"),
+                    ):
+                        first = begin + row_tile * index(size)
+                        rows = [T.bind(first + index(i)) for i in range(size)]
+                        body(rows, outputs(task * index(steps) + step, vectors))
+                    begin = begin + left // index(size) * index(size)
+                    left = left % index(size)

@@ -44,13 +44,13 @@ def tree(values: Sequence[Expr], combine: Callable[[Expr, Expr], Expr]) -> Expr:
     """Combine vectors pairwise."""
     pending = list(values)
     while len(pending) > 1:
-        paired = [keep(combine(a, b)) for a, b in zip(pending[::2], pending[1::2])]
+        paired = [keep(combine(a, b)) for a, b in zip(pending[::2], pending[1::2], strict=False)]
         pending = paired + pending[len(paired) * 2 :]
     return pending[0]
 
 
 def exp(value: Expr, lanes: int) -> Expr:
-    """e to the power of a float32 vector; results below 1.6e-38 are that.
+    """E to the power of a float32 vector; results below 1.6e-38 are that.
 
     With k = round(x / ln 2) and r = x - k ln 2, exp(x) = 2^k exp(r) and |r| <= 0.347, where the
     Taylor polynomial of degree 7 is off by less than 6e-9. ln 2 is split in two parts, so that

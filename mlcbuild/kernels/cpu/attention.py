@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -11,6 +11,7 @@ from mlcbuild.errors import InternalError
 from mlcbuild.kernels.cpu._builder import (
     Buffer,
     Expr,
+    Registers,
     dynamic,
     f32,
     index,
@@ -22,6 +23,7 @@ from mlcbuild.kernels.cpu._builder import (
     splat,
     store,
 )
+from mlcbuild.kernels.cpu._linear import largest_divisor
 from mlcbuild.kernels.cpu._vector import exp, horizontal_max, horizontal_sum, lanes_of, tree
 from mlcbuild.spec.capabilities import Capabilities
 
@@ -29,7 +31,7 @@ from mlcbuild.spec.capabilities import Capabilities
 _HIDDEN = -1e30
 
 
-@lru_cache(maxsize=None)
+@cache
 def paged_attention(
     capabilities: Capabilities,
     heads: int,
@@ -39,18 +41,18 @@ def paged_attention(
     kv_dtype: str,
     scale: float,
 ) -> tirx.PrimFunc:
-    """``(q f32[n,H*D], pages[np,2,KV,page*D], positions i32[n], page_begin i32[n],
-    page_values i32[nnz]) -> f32[n,H*D]``.
+    """``(q, pages, positions, page_begin, page_values) -> out``.
 
-    Row i attends to positions 0..positions[i]. The softmax runs page by page with a running
-    maximum (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); the
-    output row holds the unnormalized sum until the last page. All heads of a kv head are done
-    together, so that its keys and values are loaded and converted once.
+    q and out are f32[n,H*D], pages [np,2,KV,page*D], positions and page_begin i32[n],
+    page_values i32[nnz]. Row i attends to positions 0..positions[i]. The softmax runs page by
+    page with a running maximum (Milakov and Gimelshein, "Online normalizer calculation for
+    softmax", 2018); the output row holds the unnormalized sum until the last page. All heads of
+    a kv head are done together, so that its keys and values are loaded and converted once.
     """
     lanes = lanes_of(capabilities)
     if heads % kv_heads or head_dim % lanes or page_size % lanes:
         raise InternalError(
-            f"attention of {heads} heads over {kv_heads}, head_dim {head_dim}, pages of {page_size}",
+            f"attention of {heads}/{kv_heads} heads of {head_dim} in pages of {page_size}",
             why=f"head_dim and page_size must be multiples of {lanes}, heads of kv_heads",
         )
     group = heads // kv_heads
@@ -79,28 +81,22 @@ def paged_attention(
             while splits * 2 * len(members) * page_vectors <= registers and splits < 4:
                 splits *= 2
             cells = [(m, v, c) for m in members for v in range(page_vectors) for c in range(splits)]
-            where = {cell: index(i) for i, cell in enumerate(cells)}
-            sums = local((len(cells), lanes))
-            for at in where.values():
-                store(sums, f32(0.0, lanes), at, index(0), lanes=lanes)
+            number = {cell: i for i, cell in enumerate(cells)}
+            sums = Registers(len(cells), lanes)
+            sums.clear()
             with T.serial(index(head_dim // splits)) as step:
                 for split in range(splits):
-                    d = T.bind(step * index(splits) + index(split))
+                    d = step * index(splits) + index(split)
                     query = {m: load(q, row, head_start(kv_head, m) + d) for m in members}
                     for v in range(page_vectors):
                         at = d * index(page_size) + index(v * lanes)
                         key = load_f32(pages, page, index(0), kv_head, at, lanes=lanes)
                         for m in members:
-                            cell = where[m, v, split]
-                            old = load(sums, cell, index(0), lanes=lanes)
-                            new = T.fma(splat(query[m], lanes), key, old)
-                            store(sums, new, cell, index(0), lanes=lanes)
+                            i = number[m, v, split]
+                            sums.set(i, T.fma(splat(query[m], lanes), key, sums.get(i)))
 
             def total(m: int, v: int) -> Expr:
-                parts = [
-                    load(sums, where[m, v, split], index(0), lanes=lanes)
-                    for split in range(splits)
-                ]
+                parts = [sums.get(number[m, v, split]) for split in range(splits)]
                 return keep(tree(parts, lambda a, b: a + b) * f32(scale, lanes))
 
             return [[total(m, v) for v in range(page_vectors)] for m in members]
@@ -109,13 +105,13 @@ def paged_attention(
             position = T.bind(positions[row].astype("int64"))
             begin = T.bind(page_begin[row].astype("int64"))
             largest = local((group,))  # running maximum of the scores, per head
-            weight = local((group, lanes))  # running sums of exp(score - maximum), lane by lane
+            weight = Registers(group, lanes)  # running sums of exp(score - maximum), by lane
+            weight.clear()
             for m in range(group):
                 store(largest, f32(_HIDDEN), index(m))
-                store(weight, f32(0.0, lanes), index(m), index(0), lanes=lanes)
-                for v in range(head_vectors):
-                    at = head_start(kv_head, m) + index(v * lanes)
-                    store(out, f32(0.0, lanes), row, at, lanes=lanes)
+            with T.serial(index(group * head_vectors)) as v:
+                at = head_start(kv_head, 0) + v * index(lanes)
+                store(out, f32(0.0, lanes), row, at, lanes=lanes)
 
             def weigh_page(m: int, scores: list[Expr], visible: Expr, into: Buffer) -> None:
                 """Store exp(score - maximum) of a head; a new maximum rescales what is there."""
@@ -134,8 +130,7 @@ def paged_attention(
                 with T.If(new > old), T.Then():
                     rescale = exp(splat(old - new, lanes), lanes)
                     store(largest, new, index(m))
-                    kept = load(weight, index(m), index(0), lanes=lanes) * rescale
-                    store(weight, kept, index(m), index(0), lanes=lanes)
+                    weight.set(m, weight.get(m) * rescale)
                     with T.serial(index(head_vectors)) as v:
                         at = head_start(kv_head, m) + v * index(lanes)
                         kept = load(out, row, at, lanes=lanes) * rescale
@@ -143,40 +138,41 @@ def paged_attention(
                 powers = [exp(score - splat(new, lanes), lanes) for score in masked]
                 for v, power in enumerate(powers):
                     store(into, power, index(m), index(v * lanes), lanes=lanes)
-                total = tree(powers, lambda a, b: a + b)
-                total = load(weight, index(m), index(0), lanes=lanes) + total
-                store(weight, total, index(m), index(0), lanes=lanes)
+                weight.set(m, weight.get(m) + tree(powers, lambda a, b: a + b))
 
             def add_values(page: Expr, visible: Expr, weights: Buffer) -> None:
                 """Add a page's values to the output; no value beyond the visible ones is read."""
                 members_at_once = min(group, registers)
-                vectors_at_once = max(1, registers // members_at_once)
+                vectors_at_once = largest_divisor(head_vectors, registers // members_at_once)
                 for low in range(0, group, members_at_once):
-                    for left in range(0, head_vectors, vectors_at_once):
-                        members = range(low, min(group, low + members_at_once))
-                        vectors = range(left, min(head_vectors, left + vectors_at_once))
-                        add_value_tile(page, visible, weights, members, vectors)
+                    members = range(low, min(group, low + members_at_once))
+                    with T.serial(index(head_vectors // vectors_at_once)) as tile:
+                        start = tile * index(vectors_at_once * lanes)
+                        add_value_tile(page, visible, weights, members, start, vectors_at_once)
 
             def add_value_tile(
-                page: Expr, visible: Expr, weights: Buffer, members: range, vectors: range
+                page: Expr,
+                visible: Expr,
+                weights: Buffer,
+                members: range,
+                start: Expr,
+                vectors: int,
             ) -> None:
-                cells = [(m, v) for m in members for v in vectors]
-                columns = [head_start(kv_head, m) + index(v * lanes) for m, v in cells]
-                sums = local((len(cells), lanes))
-                for i, column in enumerate(columns):
-                    start = load(out, row, column, lanes=lanes)
-                    store(sums, start, index(i), index(0), lanes=lanes)
+                cells = [(m, v) for m in members for v in range(vectors)]
+                columns = [start + index(v * lanes) for v in range(vectors)]
+                sums = Registers(len(cells), lanes)
+                for i, (m, v) in enumerate(cells):
+                    column = head_start(kv_head, m) + columns[v]
+                    sums.set(i, load(out, row, column, lanes=lanes))
                 with T.serial(visible) as j:
-                    values = {}
-                    for v in vectors:
-                        at = j * index(head_dim) + index(v * lanes)
-                        values[v] = load_f32(pages, page, index(1), kv_head, at, lanes=lanes)
+                    at = [j * index(head_dim) + column for column in columns]
+                    values = [load_f32(pages, page, index(1), kv_head, a, lanes=lanes) for a in at]
                     for i, (m, v) in enumerate(cells):
-                        old = load(sums, index(i), index(0), lanes=lanes)
-                        p = splat(load(weights, index(m), j), lanes)
-                        store(sums, T.fma(p, values[v], old), index(i), index(0), lanes=lanes)
-                for i, column in enumerate(columns):
-                    store(out, load(sums, index(i), index(0), lanes=lanes), row, column, lanes=lanes)
+                        weight_of_j = splat(load(weights, index(m), j), lanes)
+                        sums.set(i, T.fma(weight_of_j, values[v], sums.get(i)))
+                for i, (m, v) in enumerate(cells):
+                    column = head_start(kv_head, m) + columns[v]
+                    store(out, sums.get(i), row, column, lanes=lanes)
 
             with T.serial(position // index(page_size) + index(1)) as step, T.sblock("page"):
                 page = T.bind(page_values[begin + step].astype("int64"))
@@ -188,15 +184,14 @@ def paged_attention(
                 for low in range(0, group, at_once):
                     members = range(low, min(group, low + at_once))
                     scores = score_page(row, kv_head, page, members)
-                    for m, member_scores in zip(members, scores):
+                    for m, member_scores in zip(members, scores, strict=False):
                         weigh_page(m, member_scores, visible_int32, weights)
                 add_values(page, visible, weights)
 
             for m in range(group):
-                total = horizontal_sum(load(weight, index(m), index(0), lanes=lanes), lanes)
-                inverse = splat(keep(f32(1.0) / total), lanes)
-                for v in range(head_vectors):
-                    at = head_start(kv_head, m) + index(v * lanes)
+                inverse = splat(keep(f32(1.0) / horizontal_sum(weight.get(m), lanes)), lanes)
+                with T.serial(index(head_vectors)) as v:
+                    at = head_start(kv_head, m) + v * index(lanes)
                     store(out, load(out, row, at, lanes=lanes) * inverse, row, at, lanes=lanes)
 
         with T.parallel(n * index(kv_heads)) as task, T.sblock("row_and_kv_head"):

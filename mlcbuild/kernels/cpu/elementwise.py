@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -35,7 +35,7 @@ def _gated(gate_up: Buffer, row: Expr, size: int) -> ValueAt:
     return value_at
 
 
-@lru_cache(maxsize=None)
+@cache
 def silu_mul(capabilities: Capabilities, intermediate_size: int) -> tirx.PrimFunc:
     """``(gate_up f32[n,2F]) -> f32[n,F]``: ``silu(gate) * up``, the gate first."""
     lanes = lanes_of(capabilities)
@@ -49,16 +49,14 @@ def silu_mul(capabilities: Capabilities, intermediate_size: int) -> tirx.PrimFun
             for_columns(
                 intermediate_size,
                 lanes,
-                lambda column, width: store(
-                    y, value_at(column, width), row, column, lanes=width
-                ),
+                lambda column, width: store(y, value_at(column, width), row, column, lanes=width),
             )
 
         for_rows(rows, gate_row)
     return writer.func
 
 
-@lru_cache(maxsize=None)
+@cache
 def silu_mul_quantize(capabilities: Capabilities, intermediate_size: int) -> tirx.PrimFunc:
     """``(gate_up f32[n,2F]) -> (xq, xs, xz)``: silu_mul, then quantize_rows, bit for bit."""
     lanes = lanes_of(capabilities)
@@ -74,7 +72,7 @@ def silu_mul_quantize(capabilities: Capabilities, intermediate_size: int) -> tir
     return writer.func
 
 
-@lru_cache(maxsize=None)
+@cache
 def add(capabilities: Capabilities, width: int) -> tirx.PrimFunc:
     """``(a f32[n,K], b f32[n,K]) -> f32[n,K]``."""
     lanes = lanes_of(capabilities)
@@ -95,7 +93,7 @@ def add(capabilities: Capabilities, width: int) -> tirx.PrimFunc:
     return writer.func
 
 
-@lru_cache(maxsize=None)
+@cache
 def take_rows(capabilities: Capabilities, width: int) -> tirx.PrimFunc:
     """``(x f32[n,K], index i32[r]) -> f32[r,K]``: row ``index[i]`` of ``x`` becomes row i."""
     lanes = lanes_of(capabilities)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -24,7 +24,7 @@ from mlcbuild.kernels.cpu._int4 import BLOCK, PACK, int4_weight, nibble_shift
 from mlcbuild.spec.capabilities import Capabilities
 
 
-@lru_cache(maxsize=None)
+@cache
 def embedding_int4(
     capabilities: Capabilities,
     vocab_size: int,
@@ -64,7 +64,7 @@ def embedding_int4(
     return writer.func
 
 
-@lru_cache(maxsize=None)
+@cache
 def embedding_dense(
     capabilities: Capabilities, vocab_size: int, hidden_size: int, weight_dtype: str
 ) -> tirx.PrimFunc:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlcbuild.kernels.cpu._builder import (
     Expr,
+    Registers,
     dynamic,
-    f32,
     index,
     kernel,
     load,
     load_f32,
-    local,
     splat,
-    store,
 )
 from mlcbuild.kernels.cpu._int4 import BLOCK
 from mlcbuild.kernels.cpu._linear import Outputs, OutputVector
@@ -30,8 +28,11 @@ from mlcbuild.spec.layout import padded
 # Columns summed before their sum is added to the total: shorter chains lose fewer bits.
 _CHUNK = 32
 
+# Columns of one turn of the innermost loop.
+_UNROLL = 8
 
-@lru_cache(maxsize=None)
+
+@cache
 def linear_dense(
     capabilities: Capabilities,
     tiles: Tiles,
@@ -54,25 +55,30 @@ def linear_dense(
         out = Outputs(writer, n, out_features, lanes, bias, residual)
 
         def tile(rows: Sequence[Expr], vectors: Sequence[OutputVector]) -> None:
-            sums = local((len(rows) * len(vectors), lanes))
             cells = [(r, v) for r in range(len(rows)) for v in range(len(vectors))]
-            for i in range(len(cells)):
-                store(sums, f32(0.0, lanes), index(i), index(0), lanes=lanes)
+            sums = Registers(len(cells), lanes)
+            sums.clear()
+
+            def add_columns(totals: Registers, start: Expr, columns: int) -> None:
+                for i in range(columns):
+                    column = start + index(i)
+                    weights = [load_f32(w, v.block, column, v.offset, lanes=lanes) for v in vectors]
+                    values = [load(x, row, column) for row in rows]
+                    for cell, (r, v) in enumerate(cells):
+                        total = T.fma(splat(values[r], lanes), weights[v], totals.get(cell))
+                        totals.set(cell, total)
 
             def add_chunk(start: Expr, columns: int) -> None:
-                totals = {cell: f32(0.0, lanes) for cell in cells}
-                for i in range(columns):
-                    column = T.bind(start + index(i))
-                    weights = [
-                        load_f32(w, v.block, column, v.offset, lanes=lanes) for v in vectors
-                    ]
-                    for r, row in enumerate(rows):
-                        value = splat(load(x, row, column), lanes)
-                        for v in range(len(vectors)):
-                            totals[r, v] = T.bind(T.fma(value, weights[v], totals[r, v]))
-                for i, cell in enumerate(cells):
-                    old = load(sums, index(i), index(0), lanes=lanes)
-                    store(sums, old + totals[cell], index(i), index(0), lanes=lanes)
+                totals = Registers(len(cells), lanes)
+                totals.clear()
+                full, rest = divmod(columns, _UNROLL)
+                if full:
+                    with T.serial(index(full)) as step:
+                        add_columns(totals, start + step * index(_UNROLL), _UNROLL)
+                if rest:
+                    add_columns(totals, start + index(full * _UNROLL), rest)
+                for cell in range(len(cells)):
+                    sums.set(cell, sums.get(cell) + totals.get(cell))
 
             full, rest = divmod(in_features, _CHUNK)
             if full:
@@ -80,8 +86,8 @@ def linear_dense(
                     add_chunk(chunk * index(_CHUNK), _CHUNK)
             if rest:
                 add_chunk(index(full * _CHUNK), rest)
-            for i, (r, v) in enumerate(cells):
-                out.write(rows[r], vectors[v], load(sums, index(i), index(0), lanes=lanes))
+            for cell, (r, v) in enumerate(cells):
+                out.write(rows[r], vectors[v], sums.get(cell))
 
         out.for_tiles(tiles.dense_rows, tiles.dense_vectors, tiles.blocks, tile)
     return writer.func

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlcbuild.kernels.cpu._builder import (
     Expr,
+    Registers,
     dynamic,
-    f32,
     i32,
     index,
     keep,
     kernel,
     load,
     load_f32,
-    local,
     span,
     splat,
-    store,
     vector_type,
 )
 from mlcbuild.kernels.cpu._int4 import PACK, int4_weight
@@ -35,7 +33,7 @@ from mlcbuild.spec.layout import padded
 LOW_NIBBLES = 0x0F0F0F0F
 
 
-@lru_cache(maxsize=None)
+@cache
 def linear_int4(
     capabilities: Capabilities,
     tiles: Tiles,
@@ -66,14 +64,11 @@ def linear_int4(
             return T.bind(T.reinterpret("int32", x.codes[row, span(column, 4)]))
 
         def tile(rows: Sequence[Expr], vectors: Sequence[OutputVector]) -> None:
-            sums = local((len(rows) * len(vectors), lanes))
             cells = [(r, v) for r in range(len(rows)) for v in range(len(vectors))]
-            for i in range(len(cells)):
-                store(sums, f32(0.0, lanes), index(i), index(0), lanes=lanes)
+            sums = Registers(len(cells), lanes)
+            sums.clear()
             with T.serial(index(groups)) as group:
-                corrections = [
-                    keep(load(x.sums, row, group) * i32(-zero_point)) for row in rows
-                ]
+                corrections = [keep(load(x.sums, row, group) * i32(-zero_point)) for row in rows]
                 totals = {(r, v): dot.start(corrections[r]) for r, v in cells}
                 for pack in range(GROUP // PACK):
                     packed = [
@@ -97,11 +92,10 @@ def linear_int4(
                 for i, (r, v) in enumerate(cells):
                     total = dot.finish(totals[r, v], corrections[r])
                     factor = scales[v] * splat(load(x.scales, rows[r], group), lanes)
-                    old = load(sums, index(i), index(0), lanes=lanes)
-                    new = T.fma(total.astype(vector_type("float32", lanes)), factor, old)
-                    store(sums, new, index(i), index(0), lanes=lanes)
+                    value = total.astype(vector_type("float32", lanes))
+                    sums.set(i, T.fma(value, factor, sums.get(i)))
             for i, (r, v) in enumerate(cells):
-                out.write(rows[r], vectors[v], load(sums, index(i), index(0), lanes=lanes))
+                out.write(rows[r], vectors[v], sums.get(i))
 
         out.for_tiles(tiles.int4_rows, tiles.int4_vectors, tiles.blocks, tile)
     return writer.func

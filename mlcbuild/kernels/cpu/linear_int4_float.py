@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlcbuild.kernels.cpu._builder import (
     Expr,
+    Registers,
     dynamic,
-    f32,
     i32,
     index,
     keep,
     kernel,
     load,
     load_f32,
-    local,
     splat,
-    store,
     vector_type,
 )
 from mlcbuild.kernels.cpu._int4 import PACK, int4_weight, nibble_shift
@@ -31,7 +29,7 @@ from mlcbuild.kernels.cpu.tiles import Tiles
 from mlcbuild.spec.capabilities import Capabilities
 
 
-@lru_cache(maxsize=None)
+@cache
 def linear_int4_float(
     capabilities: Capabilities,
     tiles: Tiles,
@@ -56,39 +54,40 @@ def linear_int4_float(
         out = Outputs(writer, n, out_features, lanes, bias, residual)
 
         def tile(rows: Sequence[Expr], vectors: Sequence[OutputVector]) -> None:
-            sums = local((len(rows) * len(vectors), lanes))
             cells = [(r, v) for r in range(len(rows)) for v in range(len(vectors))]
-            for i in range(len(cells)):
-                store(sums, f32(0.0, lanes), index(i), index(0), lanes=lanes)
+            sums = Registers(len(cells), lanes)
+            sums.clear()
+
+            def add_pack(totals: Registers, pack: Expr, columns: int) -> None:
+                packed = [load(w, v.block, pack, v.offset, lanes=lanes) for v in vectors]
+                for column in range(columns):
+                    shift = i32(nibble_shift(column), lanes)
+                    codes = [p >> shift & i32(15, lanes) for p in packed]
+                    weights = [
+                        keep((c - i32(zero_point, lanes)).astype(vector_type("float32", lanes)))
+                        for c in codes
+                    ]
+                    values = [load(x, row, pack * index(PACK) + index(column)) for row in rows]
+                    for i, (r, v) in enumerate(cells):
+                        total = T.fma(splat(values[r], lanes), weights[v], totals.get(i))
+                        totals.set(i, total)
 
             def add_group(group: Expr, columns: int) -> None:
-                totals = {cell: f32(0.0, lanes) for cell in cells}
-                packed: list[Expr] = []
-                for column in range(columns):
-                    if column % PACK == 0:
-                        pack = group * 4 + index(column // PACK)
-                        packed = [load(w, v.block, pack, v.offset, lanes=lanes) for v in vectors]
-                    shift = i32(nibble_shift(column % PACK), lanes)
-                    weights = [
-                        keep(
-                            ((p >> shift & i32(15, lanes)) - i32(zero_point, lanes)).astype(
-                                vector_type("float32", lanes)
-                            )
-                        )
-                        for p in packed
-                    ]
-                    for r, row in enumerate(rows):
-                        value = splat(load(x, row, group * index(GROUP) + index(column)), lanes)
-                        for v in range(len(vectors)):
-                            totals[r, v] = T.bind(T.fma(value, weights[v], totals[r, v]))
+                totals = Registers(len(cells), lanes)
+                totals.clear()
+                full, rest = divmod(columns, PACK)
+                first = group * index(GROUP // PACK)
+                if full:
+                    with T.serial(index(full)) as pack:
+                        add_pack(totals, first + pack, PACK)
+                if rest:
+                    add_pack(totals, first + index(full), rest)
                 weight_group = group // index(group_size // GROUP)
                 scales = [
                     load_f32(s, v.block, weight_group, v.offset, lanes=lanes) for v in vectors
                 ]
-                for i, (r, v) in enumerate(cells):
-                    old = load(sums, index(i), index(0), lanes=lanes)
-                    new = T.fma(totals[r, v], scales[v], old)
-                    store(sums, new, index(i), index(0), lanes=lanes)
+                for i, (_, v) in enumerate(cells):
+                    sums.set(i, T.fma(totals.get(i), scales[v], sums.get(i)))
 
             full, rest = divmod(in_features, GROUP)
             if full:
@@ -97,7 +96,7 @@ def linear_int4_float(
             if rest:
                 add_group(index(full), rest)
             for i, (r, v) in enumerate(cells):
-                out.write(rows[r], vectors[v], load(sums, index(i), index(0), lanes=lanes))
+                out.write(rows[r], vectors[v], sums.get(i))
 
         out.for_tiles(tiles.float_rows, tiles.float_vectors, tiles.blocks, tile)
     return writer.func

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -10,6 +10,7 @@ from tvm.tirx.script import builder as T
 from mlcbuild.kernels.cpu._builder import (
     Buffer,
     Expr,
+    Registers,
     dynamic,
     f32,
     for_columns,
@@ -18,7 +19,6 @@ from mlcbuild.kernels.cpu._builder import (
     keep,
     kernel,
     load,
-    local,
     segments,
     splat,
     store,
@@ -33,14 +33,12 @@ _CHAINS = 4
 
 def _inverse_rms(x: Buffer, row: Expr, size: int, eps: float, lanes: int) -> Expr:
     """``1 / sqrt(mean(x^2) + eps)`` of a row."""
-    sums = local((_CHAINS, lanes))
-    for chain in range(_CHAINS):
-        store(sums, f32(0.0, lanes), index(chain), index(0), lanes=lanes)
+    sums = Registers(_CHAINS, lanes)
+    sums.clear()
 
     def add_square(chain: int, column: Expr) -> None:
         value = load(x, row, column, lanes=lanes)
-        total = sums[index(chain), T.Ramp(index(0), 1, lanes)]
-        store(sums, T.fma(value, value, total), index(chain), index(0), lanes=lanes)
+        sums.set(chain, T.fma(value, value, sums.get(chain)))
 
     step = _CHAINS * lanes
     if size >= step:
@@ -54,12 +52,12 @@ def _inverse_rms(x: Buffer, row: Expr, size: int, eps: float, lanes: int) -> Exp
         else:
             value = load(x, row, index(column), lanes=width)
             rest = keep(rest + horizontal_sum(keep(value * value), width))
-    vectors = [load(sums, index(c), index(0), lanes=lanes) for c in range(_CHAINS)]
-    total = horizontal_sum(tree(vectors, lambda a, b: a + b), lanes) + rest
+    total = tree([sums.get(chain) for chain in range(_CHAINS)], lambda a, b: a + b)
+    total = horizontal_sum(total, lanes) + rest
     return keep(f32(1.0) / T.sqrt(total / f32(float(size)) + f32(eps)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def rms_norm(capabilities: Capabilities, hidden_size: int, eps: float) -> tirx.PrimFunc:
     """``(x f32[n,H], w f32[H]) -> y f32[n,H]``: ``x / sqrt(mean(x^2) + eps) * w``."""
     lanes = lanes_of(capabilities)
@@ -82,7 +80,7 @@ def rms_norm(capabilities: Capabilities, hidden_size: int, eps: float) -> tirx.P
     return writer.func
 
 
-@lru_cache(maxsize=None)
+@cache
 def rms_norm_quantize(capabilities: Capabilities, hidden_size: int, eps: float) -> tirx.PrimFunc:
     """``(x f32[n,H], w f32[H]) -> (xq, xs, xz)``: rms_norm, then quantize_rows, bit for bit."""
     lanes = lanes_of(capabilities)

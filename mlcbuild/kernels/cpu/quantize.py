@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -73,9 +73,7 @@ class QuantizedRows:
         inverse = keep(T.Select(usable, f32(127.0) / absmax, f32(0.0)))
         store(self.scales, T.Select(usable, absmax / f32(127.0), f32(0.0)), row, group)
         codes = [
-            keep(
-                T.nearbyint(value * splat(inverse, lanes)).astype(vector_type("int32", lanes))
-            )
+            keep(T.nearbyint(value * splat(inverse, lanes)).astype(vector_type("int32", lanes)))
             for value in values
         ]
         for i, code in enumerate(codes):
@@ -85,7 +83,7 @@ class QuantizedRows:
         store(self.sums, horizontal_sum(total, lanes, "int32"), row, group)
 
 
-@lru_cache(maxsize=None)
+@cache
 def quantize_rows(capabilities: Capabilities, in_features: int) -> tirx.PrimFunc:
     """``(x f32[n,K]) -> (xq i8[n,Kp], xs f32[n,G], xz i32[n,G])``.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -25,7 +25,7 @@ from mlcbuild.kernels.cpu._vector import lanes_of
 from mlcbuild.spec.capabilities import Capabilities
 
 
-@lru_cache(maxsize=None)
+@cache
 def rope_append(
     capabilities: Capabilities,
     heads: int,
@@ -35,13 +35,13 @@ def rope_append(
     page_size: int,
     kv_dtype: str,
 ) -> tirx.PrimFunc:
-    """``(qkv f32[n,(H+2KV)*D], positions i32[n], slots i32[n], rope_cos_sin f32[P,R],
-    pages[np,2,KV,page*D] in place) -> q f32[n,H*D]``.
+    """``(qkv, positions, slots, rope_cos_sin, pages) -> q``, changing pages in place.
 
-    The first R columns of every query and key head are rotated as two halves,
-    ``(x1 cos - x2 sin, x2 cos + x1 sin)``, as GPT-NeoX and Llama do; the rest passes. A key goes
-    into column ``slot % page`` of its page's ``[D, page]``, a value into row ``slot % page`` of
-    ``[page, D]``.
+    qkv is f32[n,(H+2KV)*D], positions and slots i32[n], rope_cos_sin f32[P,R], pages
+    [np,2,KV,page*D], q f32[n,H*D]. The first R columns of every query and key head are rotated
+    as two halves, ``(x1 cos - x2 sin, x2 cos + x1 sin)``, as GPT-NeoX and Llama do; the rest
+    passes. A key goes into column ``slot % page`` of its page's ``[D, page]``, a value into row
+    ``slot % page`` of ``[page, D]``.
     """
     if rotary_dim % 2 or rotary_dim > head_dim:
         raise InternalError(f"rotary_dim {rotary_dim} does not fit head_dim {head_dim}")

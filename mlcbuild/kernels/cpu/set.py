@@ -6,10 +6,17 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from mlcbuild.kernels.cpu import attention, elementwise, embedding, linear_dense, linear_int4, norm
+from mlcbuild.kernels.cpu import (
+    attention,
+    elementwise,
+    embedding,
+    linear_dense,
+    linear_int4,
+    norm,
+    rope,
+)
 from mlcbuild.kernels.cpu import linear_int4_float as linear_float
 from mlcbuild.kernels.cpu import quantize as quantize_module
-from mlcbuild.kernels.cpu import rope
 from mlcbuild.kernels.cpu.tiles import Tiles, default_tiles
 from mlcbuild.spec.capabilities import Capabilities
 
@@ -155,8 +162,11 @@ class CpuKernels:
         page_size: int,
         kv_dtype: str,
     ) -> tirx.PrimFunc:
-        """``(qkv f32[n,(H+2KV)*D], positions i32[n], slots i32[n], rope_cos_sin f32[P,R],
-        pages[np,2,KV,page*D] in place) -> q f32[n,H*D]``: rotate, append keys and values."""
+        """``(qkv, positions, slots, rope_cos_sin, pages) -> q``: rotate, append keys and values.
+
+        qkv is f32[n,(H+2KV)*D], positions and slots i32[n], rope_cos_sin f32[P,R], pages
+        [np,2,KV,page*D] (changed in place), q f32[n,H*D].
+        """
         return rope.rope_append(
             self.capabilities, heads, kv_heads, head_dim, rotary_dim, page_size, kv_dtype
         )
@@ -170,8 +180,11 @@ class CpuKernels:
         kv_dtype: str,
         scale: float,
     ) -> tirx.PrimFunc:
-        """``(q f32[n,H*D], pages, positions i32[n], page_begin i32[n], page_values i32[nnz])
-        -> f32[n,H*D]``: row i attends to positions 0..positions[i] of its sequence."""
+        """``(q, pages, positions, page_begin, page_values) -> out``: causal attention.
+
+        q and out are f32[n,H*D], pages [np,2,KV,page*D], positions and page_begin i32[n],
+        page_values i32[nnz]. Row i attends to positions 0..positions[i] of its sequence.
+        """
         return attention.paged_attention(
             self.capabilities, heads, kv_heads, head_dim, page_size, kv_dtype, scale
         )

@@ -67,7 +67,7 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
     for path in sorted(runtime.rglob("*")):
         if path.is_file():
             _place(path, out / path.relative_to(runtime))
-    for path in sorted((inputs["params"] / "params").iterdir()):
+    for path in sorted(inputs["params"].iterdir()):
         _place(path, out / "params" / path.name)
     tokenizer = inputs["tokenizer"]
     _place(tokenizer / "tokenizer" / "tokenizer.json", out / "tokenizer" / "tokenizer.json")

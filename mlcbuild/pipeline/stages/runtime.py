@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mlcbuild
@@ -32,6 +33,7 @@ LINK_FLAGS = ("-s", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,now")
 
 def runtime_action(target: Target) -> Action:
     """The action for ``target``; every bundle of the target shares its output."""
+    library, executable = read_sources(ROOT)
     return Action(
         stage="runtime",
         version=1,
@@ -40,11 +42,12 @@ def runtime_action(target: Target) -> Action:
         params={
             "triple": target.zig_triple,
             "library": f"libmlcb{target.library_suffix}",
+            "sources": [*library, "", *executable],
             "compile_flags": list(COMPILE_FLAGS),
             "link_flags": list(LINK_FLAGS),
         },
         tools=tool_versions(ZIG),
-        code=("mlcbuild.runtime_stub",),
+        code=("mlcbuild.runtime_stub.src", "mlcbuild.runtime_stub.include"),
         describe="compile the runtime",
     )
 
@@ -73,18 +76,20 @@ def _run(context: ActionContext) -> None:
     for folder in ("src", "include"):
         shutil.copytree(ROOT / folder, work / folder)
     triple = str(context.params["triple"])
-    objects: dict[str, str] = {}
-    with context.progress.task("compile", len(library) + len(executable), "files") as task:
-        for source in [*library, *executable]:
+    sources = [*library, *executable]
+    with context.progress.task("compile", len(sources), "files") as task:
+
+        def compile_one(source: str) -> str:
             name = source.replace("/", "_") + ".o"
-            if source.endswith(".c"):
-                flags = [flag for flag in COMPILE_FLAGS if flag not in ("-std=c++17", "-fno-rtti")]
-                command = ["cc", "-target", triple, *flags, "-c", source, "-o", name]
-            else:
-                command = ["c++", "-target", triple, *COMPILE_FLAGS, "-c", source, "-o", name]
+            command = ["c++", "-target", triple, *COMPILE_FLAGS, "-c", source, "-o", name]
             run_zig(context, command, work)
-            objects[source] = name
             task.advance()
+            return name
+
+        # The first one alone: it also compiles zig's C++ library, which the others then share.
+        objects = {sources[0]: compile_one(sources[0])}
+        with ThreadPoolExecutor(max_workers=max(1, context.threads)) as pool:
+            objects.update(zip(sources[1:], pool.map(compile_one, sources[1:]), strict=True))
     file = str(context.params["library"])
     link = ["c++", "-target", triple, *LINK_FLAGS]
     core = [objects[source] for source in library]

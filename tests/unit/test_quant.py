@@ -1,0 +1,208 @@
+"""Quantization: the numbers, their packing, and whole checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mlcbuild.arch.llama.config import tiny_config
+from mlcbuild.arch.llama.weights import param_rules
+from mlcbuild.errors import MlcbuildError, RecipeError, SourceError
+from mlcbuild.quant import dense, groupwise, pack
+from mlcbuild.quant.quantize import layout_of, pack_params, quantize_checkpoint
+from mlcbuild.quant.schemes import get_scheme, scheme_names
+from mlcbuild.sources.checkpoint import open_checkpoint
+from mlcbuild.spec.layout import F16X16, I4X16
+from mlcbuild.weights.mapping import read_param
+from mlcbuild.weights.reader import open_params
+from tests.unit.tiny_checkpoint import random_tensors, save_folder
+
+Q4 = get_scheme("q4f16_1")
+ABSMAX = dataclasses.replace(Q4, scale_rule="absmax")
+
+
+def _weights(rows: int = 48, columns: int = 160, seed: int = 0) -> npt.NDArray[np.float32]:
+    generator = np.random.default_rng(seed)
+    return generator.standard_normal((rows, columns), dtype=np.float32) * np.float32(0.02)
+
+
+def _error(weight: npt.NDArray[Any], quantized: groupwise.Quantized) -> float:
+    difference = groupwise.dequantize(quantized, Q4) - weight
+    return float((difference**2).sum() / (weight**2).sum())
+
+
+def test_scheme_names_and_suggestion() -> None:
+    assert scheme_names() == ("q0f32", "q0f16", "q4f16_1", "q4f32_1")
+    with pytest.raises(RecipeError, match="no quantization scheme named 'q4f16'") as caught:
+        get_scheme("q4f16")
+    assert "q4f16_1" in (caught.value.hint or "")
+
+
+def test_absmax_is_the_published_rule() -> None:
+    weight = _weights()
+    quantized = groupwise.quantize(weight, ABSMAX)
+    groups = weight.reshape(48, 5, 32)
+    scales = (np.abs(groups).max(axis=2) / np.float32(7)).astype(np.float16)
+    codes = np.round(groups / scales.astype(np.float32)[:, :, None])
+    np.testing.assert_array_equal(quantized.scales, scales)
+    expected = (np.clip(codes, -7, 7) + 7).astype(np.uint8).reshape(48, 160)
+    np.testing.assert_array_equal(quantized.codes, expected)
+
+
+def test_search_is_a_third_better_than_absmax() -> None:
+    weight = _weights(256, 512)
+    searched = groupwise.quantize(weight, Q4)
+    assert searched.codes.max() == 15
+    assert _error(weight, searched) < 0.71 * _error(weight, groupwise.quantize(weight, ABSMAX))
+
+
+def test_search_is_never_worse_in_any_group() -> None:
+    weight = np.concatenate([_weights(64, 128), _weights(64, 128, 1) ** 3 * 1e3])
+
+    def errors(quantized: groupwise.Quantized) -> npt.NDArray[np.float64]:
+        difference = (groupwise.dequantize(quantized, Q4) - weight).astype(np.float64)
+        grouped: npt.NDArray[np.float64] = (difference.reshape(128, 4, 32) ** 2).sum(axis=2)
+        return grouped
+
+    searched = errors(groupwise.quantize(weight, Q4))
+    absmax = errors(groupwise.quantize(weight, ABSMAX))
+    assert (searched <= absmax * (1 + 1e-5)).mean() > 0.99
+
+
+def test_search_finds_exact_scales() -> None:
+    """Weights that lie on a grid of 16 levels come back exactly, whatever the scale's sign."""
+    generator = np.random.default_rng(2)
+    codes = generator.integers(-7, 9, (32, 64)).astype(np.float32)
+    codes[:, ::32] = 8
+    sign = np.where(np.arange(32) % 2, np.float32(-0.125), np.float32(0.25))
+    weight = codes * sign[:, None]
+    np.testing.assert_array_equal(groupwise.dequantize(groupwise.quantize(weight, Q4), Q4), weight)
+
+
+@pytest.mark.parametrize("scheme", [Q4, ABSMAX, get_scheme("q4f32_1")])
+def test_zero_groups_and_tiny_values(scheme: Any) -> None:
+    weight = _weights(4, 96)
+    weight[1, 32:64] = 0
+    weight[2, :32] = 1e-42
+    quantized = groupwise.quantize(weight, scheme)
+    assert quantized.scales[1, 1] == 0
+    assert (quantized.codes[1, 32:64] == 7).all()
+    assert (groupwise.dequantize(quantized, scheme)[1, 32:64] == 0).all()
+    assert np.isfinite(groupwise.dequantize(quantized, scheme)).all()
+
+
+def test_ragged_last_group_holds_the_zero_point() -> None:
+    weight = _weights(8, 176)
+    quantized = groupwise.quantize(weight, Q4)
+    assert quantized.codes.shape == (8, 192)
+    assert quantized.scales.shape == (8, 6)
+    assert (quantized.codes[:, 176:] == 7).all()
+    assert groupwise.dequantize(quantized, Q4).shape == (8, 176)
+    alone = groupwise.quantize(weight[:, 160:], Q4)
+    np.testing.assert_array_equal(alone.codes[:, :16], quantized.codes[:, 160:176])
+
+
+def test_result_is_the_same_everywhere() -> None:
+    """Neither chunks nor threads matter, and the bytes are the same on every CPU."""
+    generator = np.random.Generator(np.random.PCG64(7))
+    weight = (generator.integers(-(2**20), 2**20, (300, 320)) / 2**22).astype(np.float32)
+    alone = groupwise.quantize(weight, Q4)
+    threaded = groupwise.quantize(weight, Q4, threads=2)
+    row = groupwise.quantize(weight[17:18], Q4)
+    np.testing.assert_array_equal(alone.codes, threaded.codes)
+    np.testing.assert_array_equal(alone.scales, threaded.scales)
+    np.testing.assert_array_equal(alone.codes[17:18], row.codes)
+    digest = hashlib.sha256(alone.codes.tobytes() + alone.scales.tobytes()).hexdigest()
+    assert digest == "f436a3dbb5e2da8155300dde0ca8afc4f78bb93f573c141224f2e1fbaf843849"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_bad_values_are_named(dtype: Any) -> None:
+    weight = _weights(4, 64).astype(dtype)
+    weight[2, 5] = np.nan
+    weight[3, 6] = np.inf
+    for action in (
+        lambda: groupwise.quantize(weight, Q4, name="w"),
+        lambda: dense.convert(weight, "float16", "w"),
+    ):
+        with pytest.raises(SourceError, match="tensor w holds 1 NaN and 1 infinite") as caught:
+            action()
+        assert caught.value.where == "w[2, 5]"
+
+
+def test_values_beyond_float16() -> None:
+    weight = _weights(4, 64) * np.float32(1e8)
+    with pytest.raises(SourceError, match="scales of tensor w are beyond the range of float16"):
+        groupwise.quantize(weight, Q4, name="w")
+    groupwise.quantize(weight, get_scheme("q4f32_1"), name="w")
+    with pytest.raises(SourceError, match="values of tensor w are beyond the range of float16"):
+        dense.convert(weight, "float16", "w")
+
+
+def test_packing_round_trips() -> None:
+    codes = np.random.default_rng(3).integers(0, 16, (40, 96)).astype(np.uint8)
+    words = pack.pack_nk(codes)
+    assert words.shape == (40, 12)
+    assert words[3, 2] == sum(int(codes[3, 16 + k]) << (4 * k) for k in range(8))
+    np.testing.assert_array_equal(pack.unpack_nk(words), codes)
+
+    packed = pack.pack_codes(codes, I4X16, Q4)
+    assert packed.shape == (3, 12, 16)
+    word = int(packed[1, 2, 5]) & 0xFFFFFFFF
+    for byte in range(4):
+        assert (word >> (8 * byte)) & 15 == codes[21, 16 + byte]
+        assert (word >> (8 * byte + 4)) & 15 == codes[21, 20 + byte]
+    np.testing.assert_array_equal(pack.unpack_codes(packed, 40), codes)
+    assert (pack.unpack_codes(packed, 48)[40:] == 7).all()
+
+    values = _weights(40, 24).astype(np.float16)
+    lanes = pack.pack_lanes(values, F16X16)
+    assert lanes.shape == (3, 24, 16)
+    assert lanes[1, 4, 5] == values[21, 4]
+    assert (lanes[2, :, 8:] == 0).all()
+    np.testing.assert_array_equal(pack.unpack_lanes(lanes, 40), values)
+
+
+@pytest.mark.parametrize("name", scheme_names())
+def test_checkpoint_to_params(tmp_path: Path, name: str) -> None:
+    scheme, rules = get_scheme(name), param_rules(tiny_config())
+    checkpoint = open_checkpoint(save_folder(tmp_path / "model", random_tensors(tiny_config())))
+    quantize_checkpoint(checkpoint, rules, scheme, tmp_path / "nk")
+    pack_params(tmp_path / "nk", scheme, layout_of(scheme), tmp_path / "params")
+    params = open_params(tmp_path / "params")
+    stored = list(params.tensors)
+    for rule in rules:
+        exact = read_param(rule, checkpoint).astype(np.float32)
+        if rule.kind == "norm":
+            np.testing.assert_array_equal(params.read(rule.name), exact)
+            assert params.tensors[rule.name].layout == "raw"
+        elif not scheme.is_integer:
+            values = pack.unpack_lanes(params.read(rule.name), rule.shape[0])
+            np.testing.assert_array_equal(values, exact.astype(scheme.weight_dtype))
+        else:
+            stem = rule.name.removesuffix("weight")
+            assert stored.index(stem + "q_scale") == stored.index(stem + "q_weight") + 1
+            quantized = groupwise.Quantized(
+                pack.unpack_codes(params.read(stem + "q_weight"), rule.shape[0]),
+                pack.unpack_lanes(params.read(stem + "q_scale"), rule.shape[0]),
+                rule.shape[1],
+            )
+            assert quantized.scales.dtype == scheme.scale_dtype
+            assert _error(exact, quantized) < 0.008
+    assert params.layout == layout_of(scheme).id
+
+
+def test_failed_quantization_leaves_nothing(tmp_path: Path) -> None:
+    tensors = random_tensors(tiny_config())
+    tensors["model.layers.1.mlp.down_proj.weight"][3, 4] = np.nan
+    checkpoint = open_checkpoint(save_folder(tmp_path / "model", tensors))
+    with pytest.raises(MlcbuildError, match="layers.1.mlp.down_proj.weight holds 1 NaN"):
+        quantize_checkpoint(checkpoint, param_rules(tiny_config()), Q4, tmp_path / "nk")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
