@@ -111,7 +111,8 @@ class CodeIndex:
     def __init__(self, stats: StatCache, root: Path = _ROOT) -> None:
         self._stats = stats
         self._root = root
-        self._python: dict[Path, tuple[str, list[str]]] = {}
+        self._python: dict[Path, tuple[str, list[Path]]] = {}
+        self._modules: dict[str, Path | None] = {}
         self._other: dict[Path, str] = {}
 
     def fields(self, names: Iterable[str]) -> dict[str, str]:
@@ -134,21 +135,21 @@ class CodeIndex:
             if path.suffix != ".py":
                 files[relative] = self._other_digest(path)
                 continue
-            digest, imports = self._python_entry(path)
-            files[relative] = digest
-            for module in imports:
-                parts = module.split(".")
-                for end in range(2, len(parts) + 1):  # importing a.b.c runs a.b first
-                    name = ".".join(parts[:end])
-                    found = None if _is_machinery(name) else self._module_file(name)
-                    if found is not None:
-                        waiting.append(found)
+            files[relative], imported = self._python_entry(path)
+            waiting.extend(imported)
         return files
 
-    def _python_entry(self, path: Path) -> tuple[str, list[str]]:
+    def _python_entry(self, path: Path) -> tuple[str, list[Path]]:
+        """Digest of a source file and the files that it imports."""
         if path not in self._python:
             digest, imports = json.loads(self._stats.compute("python", path, _describe_python))
-            self._python[path] = (digest, imports)
+            names: set[str] = set()
+            for module in imports:
+                parts = module.split(".")
+                # Importing a.b.c runs a.b first.
+                names.update(".".join(parts[:end]) for end in range(2, len(parts) + 1))
+            found = [self._module_file(name) for name in sorted(names) if not _is_machinery(name)]
+            self._python[path] = (digest, [file for file in found if file is not None])
         return self._python[path]
 
     def _other_digest(self, path: Path) -> str:
@@ -163,11 +164,11 @@ class CodeIndex:
         return self._root.joinpath(*rest)
 
     def _module_file(self, name: str) -> Path | None:
-        place = self._place(name)
-        for candidate in (place.with_suffix(".py"), place / "__init__.py"):
-            if candidate.is_file():
-                return candidate
-        return None
+        if name not in self._modules:
+            place = self._place(name)
+            candidates = (place.with_suffix(".py"), place / "__init__.py")
+            self._modules[name] = next((path for path in candidates if path.is_file()), None)
+        return self._modules[name]
 
     def _files_of(self, name: str) -> list[Path]:
         place = self._place(name)

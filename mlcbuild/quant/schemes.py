@@ -16,6 +16,7 @@ _SCHEMES = (
         version=1,
         summary="not quantized, float32 weights",
         weight_dtype="float32",
+        kv_dtype="float32",  # the reference that everything else is measured against
     ),
     QuantScheme(
         name="q0f16",
@@ -47,6 +48,7 @@ _SCHEMES = (
         zero_point=7,
         max_code=15,
         activation_dtype="float32",
+        kv_dtype="float32",
     ),
 )
 

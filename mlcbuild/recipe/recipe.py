@@ -9,6 +9,7 @@ from typing import Any
 
 from mlcbuild.core.suggest import suggestion_or_list
 from mlcbuild.errors import UsageError
+from mlcbuild.quant.schemes import get_scheme
 from mlcbuild.recipe.build_spec import BuildSpec, Calibration, Publish, Quality, Tuning
 from mlcbuild.spec.limits import Limits
 
@@ -84,7 +85,7 @@ class Recipe:
                 context_window_size=runtime["context_window_size"],
                 prefill_chunk_size=runtime["prefill_chunk_size"],
                 max_batch_size=runtime["max_batch_size"],
-                kv_dtype=runtime["kv_dtype"],
+                kv_dtype=runtime["kv_dtype"] or get_scheme(scheme).kv_dtype,
             ),
             revision=model["revision"],
             tie_word_embeddings=model["tie_word_embeddings"],

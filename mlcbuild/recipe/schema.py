@@ -75,8 +75,8 @@ class Runtime(_Table):
     attention_sink_size: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="First tokens that a sliding window always sees."
     )
-    kv_dtype: Literal["float16", "float32"] = Field(
-        default="float16", description="Of the KV cache."
+    kv_dtype: Literal["float16", "float32"] | None = Field(
+        default=None, description="Of the KV cache; the scheme's own where it is not given."
     )
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ class QuantScheme:
     zero_point: int | None = None
     max_code: int | None = None
     activation_dtype: str = "float32"  # on devices that have it; float32 elsewhere
+    kv_dtype: str = "float16"  # of the KV cache, unless the recipe says otherwise
     quantize_embedding: bool = True
     quantize_lm_head: bool = True
     scale_rule: str = "search"  # "search": least-squares scale search; "absmax": MLC's rule

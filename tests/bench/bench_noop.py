@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for "tests.", when run as a script
 
 from tests.bench import machine
+from tests.bench.command_line import parse_with_make_options
 
 HEAVY = ("tvm", "huggingface_hub", "numpy")
 
@@ -46,12 +47,11 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("recipe", type=Path)
-    parser.add_argument("options", nargs="*", help="options of make, after --")
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--limit", type=float, default=0.25, help="seconds")
-    arguments = parser.parse_args()
+    arguments, options = parse_with_make_options(parser, sys.argv[1:])
     bare = [sys.executable, "-c", "pass"]
-    make = [sys.executable, "-m", "mlcbuild", "make", str(arguments.recipe), *arguments.options]
+    make = [sys.executable, "-m", "mlcbuild", "make", str(arguments.recipe), *options]
     subprocess.run(make, check=True, stdout=sys.stderr)
     subprocess.run(make, check=True, stdout=sys.stderr)
     pairs = [(seconds(bare), seconds(make)) for _ in range(arguments.runs)]

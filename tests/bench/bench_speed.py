@@ -135,6 +135,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every round here")
     arguments = parser.parse_args()
     before = machine.describe()
+    if machine.is_busy(before):
+        print("warning: the machine is busy, wait until it is quiet", file=sys.stderr)
     measurements = [measure(arguments, int(count)) for count in arguments.threads.split(",")]
     after = machine.describe()
     record = {"peer": fetch.PEER, "before": before, "after": after, "measurements": measurements}

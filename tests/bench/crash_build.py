@@ -24,6 +24,10 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for "tests.", when run as a script
+
+from tests.bench.command_line import parse_with_make_options
+
 
 class Site:
     """A store and an output folder, and the command that builds into them."""
@@ -96,22 +100,21 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("recipe", type=Path)
-    parser.add_argument("options", nargs="*", help="options of make, after --")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scratch", type=Path, help="folder for the stores (default: temporary)")
-    arguments = parser.parse_args()
+    arguments, options = parse_with_make_options(parser, sys.argv[1:])
     chance = random.Random(arguments.seed)
     base = Path(tempfile.mkdtemp(prefix="crash-build-", dir=arguments.scratch))
     try:
-        calm = Site(base / "calm", arguments.recipe, arguments.options)
+        calm = Site(base / "calm", arguments.recipe, options)
         calm.base.mkdir()
         start = time.monotonic()
         expected = tree_digest(calm.build())
         duration = time.monotonic() - start
         calm.clear()
         print(f"undisturbed: {duration:.1f} s, {expected}", flush=True)
-        site = Site(base / "killed", arguments.recipe, arguments.options)
+        site = Site(base / "killed", arguments.recipe, options)
         site.base.mkdir()
         kills = 0
         while kills < arguments.kills:

@@ -40,6 +40,12 @@ def installed(name: str) -> bool:
     return True
 
 
+def is_busy(machine: dict[str, object]) -> bool:
+    """Whether others were at work: speeds measured then mean little, spinning threads least."""
+    load, cpus = machine["load_average"], machine["cpus"]
+    return isinstance(load, list) and isinstance(cpus, int) and load[0] > cpus / 4
+
+
 def heading(machine: dict[str, object]) -> str:
     """One line that says where figures come from."""
     load = machine["load_average"]

@@ -18,6 +18,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for "tests.", when run as a script
+
+from tests.bench.command_line import parse_with_make_options
+
 ROOT = Path(__file__).parents[2]
 SURROUNDINGS = (
     {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8"},
@@ -67,15 +71,13 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("recipe", type=Path)
-    parser.add_argument("options", nargs="*", help="options of make, after --")
     parser.add_argument("--scratch", type=Path, help="folder for the stores (default: temporary)")
-    arguments = parser.parse_args()
+    arguments, options = parse_with_make_options(parser, sys.argv[1:])
     base = Path(tempfile.mkdtemp(prefix="reproduce-", dir=arguments.scratch))
     try:
         places = (base / "one", base / "another" / "place")
         first, second = (
-            build(place, number, arguments.recipe, arguments.options)
-            for number, place in enumerate(places)
+            build(place, number, arguments.recipe, options) for number, place in enumerate(places)
         )
         failed = len(first) != len(second)
         for left, right in zip(first, second, strict=False):

@@ -101,7 +101,8 @@ def compile_runtime(folder: Path) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_source, [*library, *executable, *tests]))
     core = objects[: len(library)]
-    zig("c++", *link_flags, "-shared", *core, "-o", folder / "libmlcb.so")
+    exports = f"-Wl,--version-script={RUNTIME / 'src' / 'abi' / 'exports.map'}"
+    zig("c++", *link_flags, exports, "-shared", *core, "-o", folder / "libmlcb.so")
     zig("c++", *link_flags, *objects[: -len(tests)], "-o", folder / "mlcb")
     for source, compiled in zip(tests, objects[-len(tests) :], strict=True):
         zig("c++", *link_flags, *core, compiled, "-o", folder / source.stem)
@@ -375,7 +376,7 @@ def make_chat() -> Json:
     }
 
 
-def sha256(data: bytes) -> str:
+def sha256(data: bytes | bytearray) -> str:
     """Hex digest of ``data``."""
     return hashlib.sha256(data).hexdigest()
 
@@ -404,12 +405,12 @@ def write_params(folder: Path) -> None:
         )
         data.extend(raw)
     listed: list[Json] = []
-    for number, data in enumerate(shards):
+    for number, content in enumerate(shards):
         path = f"params/params_shard_{number}.bin"
-        (folder / path).write_bytes(data)
-        listed.append({"path": path, "size": len(data), "sha256": sha256(bytes(data))})
-    index = {"params_version": 1, "layout": "f32", "shards": listed, "tensors": tensors}
-    (folder / "params" / "index.json").write_bytes(canonical(index))
+        (folder / path).write_bytes(content)
+        listed.append({"path": path, "size": len(content), "sha256": sha256(content)})
+    listing = {"params_version": 1, "layout": "f32", "shards": listed, "tensors": tensors}
+    (folder / "params" / "index.json").write_bytes(canonical(listing))
 
 
 def make_manifest(folder: Path, limits: FakeLimits) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +123,10 @@ def rubbish(shape: Any, dtype: str) -> Array:
 
 def on(*variants: Capabilities) -> pytest.MarkDecorator:
     """Run a test with the compiled kernels of some variants."""
-    return pytest.mark.parametrize(
-        "compiled", variants, indirect=True, ids=lambda v: v.isa, scope="module"
-    )
+    return pytest.mark.parametrize("compiled", variants, indirect=True, ids=lambda v: v.isa)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def compiled(request: pytest.FixtureRequest) -> Compiled:
     """The kernels of one instruction set; skips what this machine cannot run."""
     variant: Capabilities = request.param
@@ -135,7 +134,13 @@ def compiled(request: pytest.FixtureRequest) -> Compiled:
     flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
     if not set(variant.features) <= set(flags):
         pytest.skip(f"this machine has no {variant.isa}")
-    return Compiled(build(variant, INT4_ONLY if variant is AVX512 else KERNELS))
+    return compiled_kernels(variant)
+
+
+@cache
+def compiled_kernels(variant: Capabilities) -> Compiled:
+    """All kernels that are tested on a variant, compiled once."""
+    return Compiled(build(variant, INT4_ONLY if variant == AVX512 else KERNELS))
 
 
 def build(variant: Capabilities, names: Iterable[str]) -> Any:

@@ -30,7 +30,9 @@ ABSMAX = dataclasses.replace(Q4, scale_rule="absmax")
 
 def _weights(rows: int = 48, columns: int = 160, seed: int = 0) -> npt.NDArray[np.float32]:
     generator = np.random.default_rng(seed)
-    return generator.standard_normal((rows, columns), dtype=np.float32) * np.float32(0.02)
+    values = generator.standard_normal((rows, columns), dtype=np.float32)
+    np.multiply(values, np.float32(0.02), out=values)
+    return values
 
 
 def _error(weight: npt.NDArray[Any], quantized: groupwise.Quantized) -> float:
@@ -120,7 +122,7 @@ def test_result_is_the_same_everywhere() -> None:
     np.testing.assert_array_equal(alone.scales, threaded.scales)
     np.testing.assert_array_equal(alone.codes[17:18], row.codes)
     digest = hashlib.sha256(alone.codes.tobytes() + alone.scales.tobytes()).hexdigest()
-    assert digest == "f436a3dbb5e2da8155300dde0ca8afc4f78bb93f573c141224f2e1fbaf843849"
+    assert digest == "bc5cfb8ccbd63e24d9675da09efa1da2fefd43f244f5060da6986ac7daceba42"
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -203,6 +205,6 @@ def test_failed_quantization_leaves_nothing(tmp_path: Path) -> None:
     tensors = random_tensors(tiny_config())
     tensors["model.layers.1.mlp.down_proj.weight"][3, 4] = np.nan
     checkpoint = open_checkpoint(save_folder(tmp_path / "model", tensors))
-    with pytest.raises(MlcbuildError, match="layers.1.mlp.down_proj.weight holds 1 NaN"):
+    with pytest.raises(MlcbuildError, match=r"layers\.1\.mlp\.down_proj\.weight holds 1 NaN"):
         quantize_checkpoint(checkpoint, param_rules(tiny_config()), Q4, tmp_path / "nk")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -368,6 +370,16 @@ def test_executable_exit_codes(bundle: Path) -> None:
     done = run_mlcb(bundle, "--prompt", "a")
     assert done.returncode == 7
     assert "future needs avx9000, which this CPU lacks" in done.stderr
+
+
+def test_library_shows_the_interface_only(binaries: Path) -> None:
+    declared = set(
+        re.findall(r"\b(mlcb_\w+)\(", (fake_bundle.RUNTIME / "include/mlcb.h").read_text())
+    )
+    library = ctypes.CDLL(str(binaries / "libmlcb.so"))
+    assert all(hasattr(library, name) for name in declared)
+    for symbol in ("_Znwm", "_ZdlPv", "TVMFFIErrorSetRaisedFromCStrParts"):
+        assert not hasattr(library, symbol)
 
 
 def test_binaries_stand_alone(binaries: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mlcbuild.arch.llama.config import tiny_config
 from mlcbuild.errors import MlcbuildError, NetworkError, SourceError
 from mlcbuild.sources.checkpoint import open_checkpoint
 from mlcbuild.sources.hub import _translate
@@ -17,7 +18,6 @@ from mlcbuild.sources.reference import parse_source
 from mlcbuild.sources.resolve import fetch, resolve
 from mlcbuild.sources.resolved import ResolvedSource
 from tests.unit.hub_server import COMMIT, FakeRepo, serve
-from mlcbuild.arch.llama.config import tiny_config
 from tests.unit.tiny_checkpoint import random_tensors, save_folder
 
 NAME = "acme/tiny"

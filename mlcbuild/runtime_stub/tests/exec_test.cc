@@ -25,12 +25,12 @@ namespace {
 
 int failures = 0;
 
-#define CHECK(condition)                                                    \
-  do {                                                                      \
-    if (!(condition)) {                                                     \
+#define CHECK(condition)                                                   \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
       std::printf("%s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                           \
-    }                                                                       \
+      ++failures;                                                          \
+    }                                                                      \
   } while (false)
 
 // Status of the Error that body() throws; MLCB_OK if it throws none.
@@ -62,7 +62,8 @@ void test_machine() {
 #endif
 }
 
-// ---- thread pool ---------------------------------------------------------------------------------
+// ---- thread pool
+// ---------------------------------------------------------------------------------
 
 struct Sum {
   std::atomic<int64_t> total{0};
@@ -118,7 +119,8 @@ void test_two_pools() {
   CHECK(ThreadPool::current() == nullptr);
 }
 
-// ---- KV cache ------------------------------------------------------------------------------------
+// ---- KV cache
+// ------------------------------------------------------------------------------------
 
 PlanKv small_kv() {
   PlanKv kv;
@@ -214,7 +216,8 @@ void test_kv_exhaustion_changes_nothing() {
   CHECK(status_of([] { KvCache(small_kv(), 0); }) == MLCB_ERROR_ARGUMENT);
 }
 
-// ---- rope, scheduler, variants, expressions --------------------------------------------------------
+// ---- rope, scheduler, variants, expressions
+// --------------------------------------------------------
 
 void test_rope_table() {
   PlanRope rope;

@@ -146,9 +146,9 @@ mlcb_status mlcb_tokenize(const mlcb_bundle* bundle, const char* text, size_t te
     if ((flags & MLCB_TOKENIZE_BOS) != 0 && opened.chat().bos_token_id() >= 0) {
       found.push_back(opened.chat().bos_token_id());
     }
-    const std::vector<int32_t> encoded = opened.tokenizer().encode(
-        std::string_view(text_size > 0 ? text : "", text_size),
-        (flags & MLCB_TOKENIZE_SPECIAL) != 0);
+    const std::vector<int32_t> encoded =
+        opened.tokenizer().encode(std::string_view(text_size > 0 ? text : "", text_size),
+                                  (flags & MLCB_TOKENIZE_SPECIAL) != 0);
     found.insert(found.end(), encoded.begin(), encoded.end());
     *count = found.size();
     if (found.size() > capacity) {
@@ -203,9 +203,9 @@ mlcb_status mlcb_engine_create(mlcb_bundle* bundle, const mlcb_engine_options* o
     wishes.kv_tokens = copy.kv_tokens;
     wishes.activations = or_empty(copy.activations);
     wishes.variant = or_empty(copy.variant);
-    require(wishes.activations.empty() || wishes.activations == "int8" ||
-                wishes.activations == "float",
-            "activations is neither \"int8\" nor \"float\"");
+    require(
+        wishes.activations.empty() || wishes.activations == "int8" || wishes.activations == "float",
+        "activations is neither \"int8\" nor \"float\"");
     *out = new mlcb_engine(bundle->bundle, wishes);
   });
 }

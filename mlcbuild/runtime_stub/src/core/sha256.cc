@@ -72,8 +72,8 @@ __attribute__((target("sha,sse4.1,ssse3"))) void compress_sha_ni(uint32_t state[
     }
     for (int i = 0; i < 16; ++i) {  // four rounds each
       __m128i words = w[i & 3];
-      __m128i sum = _mm_add_epi32(
-          words, _mm_load_si128(reinterpret_cast<const __m128i*>(kRound) + i));
+      __m128i sum =
+          _mm_add_epi32(words, _mm_load_si128(reinterpret_cast<const __m128i*>(kRound) + i));
       cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);
       abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sum, 0x0e));
       if (i >= 12) continue;

@@ -89,9 +89,8 @@ Engine::Engine(std::shared_ptr<const Bundle> bundle, const EngineOptions& option
   const int64_t sequences =
       options.max_batch_size > 0 ? options.max_batch_size : limits.max_batch_size;
   auto pages_for = [&](int64_t tokens) { return (tokens - 1) / limits.page_size + 1; };
-  const int64_t pages = options.kv_tokens > 0
-                            ? pages_for(options.kv_tokens)
-                            : pages_for(limits.context_window_size) * sequences;
+  const int64_t pages = options.kv_tokens > 0 ? pages_for(options.kv_tokens)
+                                              : pages_for(limits.context_window_size) * sequences;
   model_ = std::make_unique<Model>(*bundle_, variant, threads, pages);
   SchedulerLimits scheduler_limits;
   scheduler_limits.rows = std::min(limits.prefill_chunk_size, model_->max_rows());
@@ -99,8 +98,7 @@ Engine::Engine(std::shared_ptr<const Bundle> bundle, const EngineOptions& option
       std::min({sequences, model_->max_logit_rows(), scheduler_limits.rows});
   scheduler_limits.pages = std::min(pages, model_->max_page_ids());
   scheduler_ = std::make_unique<Scheduler>(scheduler_limits);
-  token_window_ =
-      std::min(limits.context_window_size, scheduler_limits.pages * limits.page_size);
+  token_window_ = std::min(limits.context_window_size, scheduler_limits.pages * limits.page_size);
   write_info(variant);
 }
 
@@ -200,8 +198,7 @@ void Engine::run_slices(const std::vector<ScheduledSlice>& slices) {
   int64_t rows = 0;
   for (const ScheduledSlice& slice : slices) {
     const Request& request = *slice.request;
-    model_slices.push_back(
-        {request.sequence, request.tokens.data() + request.cached, slice.rows});
+    model_slices.push_back({request.sequence, request.tokens.data() + request.cached, slice.rows});
     rows += slice.rows;
     if (slice.needs_logits) logit_rows.push_back(static_cast<int32_t>(rows - 1));
   }
@@ -219,9 +216,8 @@ void Engine::run_slices(const std::vector<ScheduledSlice>& slices) {
     slice.request->cached += slice.rows;
     if (!slice.needs_logits) continue;
     const uint64_t id = slice.request->id;
-    failure = capture_error([&] {
-      accept_token(slice.request, slice.request->sampler.sample(logits, vocab, valid));
-    });
+    failure = capture_error(
+        [&] { accept_token(slice.request, slice.request->sampler.sample(logits, vocab, valid)); });
     if (failure.first != MLCB_OK) fail(id, failure.first, failure.second);
     logits += vocab;
   }

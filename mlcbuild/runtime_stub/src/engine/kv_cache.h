@@ -18,7 +18,8 @@ struct KvAppend {
   int64_t rows;
 };
 
-// Sequences share pages after a fork; a shared page is copied before it is written. Not thread-safe.
+// Sequences share pages after a fork; a shared page is copied before it is written. Not
+// thread-safe.
 class KvCache {
  public:
   // Reserves `pages` pages for every layer; memory is taken when pages are first written. Throws

@@ -27,11 +27,10 @@ Plan Model::load_plan(const Bundle& bundle, const BundleVariant& variant) {
     }
   }
   if (plan.rope.present && plan.bounds[kRopePositions] < bundle.limits().context_window_size) {
-    throw Error(MLCB_ERROR_BUNDLE,
-                path + ": the bound of rope_positions, " +
-                    std::to_string(plan.bounds[kRopePositions]) +
-                    ", is below the context window of " +
-                    std::to_string(bundle.limits().context_window_size));
+    throw Error(MLCB_ERROR_BUNDLE, path + ": the bound of rope_positions, " +
+                                       std::to_string(plan.bounds[kRopePositions]) +
+                                       ", is below the context window of " +
+                                       std::to_string(bundle.limits().context_window_size));
   }
   return plan;
 }
@@ -94,8 +93,8 @@ int64_t Model::gather_tokens(const std::vector<Slice>& slices) {
   int64_t rows = 0;
   for (const Slice& slice : slices) {
     if (slice.rows < 1 || rows + slice.rows > max_rows()) {
-      throw Error(MLCB_ERROR_INTERNAL, "a step of more than " + std::to_string(max_rows()) +
-                                           " rows was asked for");
+      throw Error(MLCB_ERROR_INTERNAL,
+                  "a step of more than " + std::to_string(max_rows()) + " rows was asked for");
     }
     std::memcpy(static_cast<int32_t*>(input_ids_.data) + rows, slice.tokens,
                 static_cast<size_t>(slice.rows) * sizeof(int32_t));

@@ -28,8 +28,8 @@ void Scheduler::add(std::unique_ptr<Request> request) { waiting_.push_back(std::
 void Scheduler::admit(KvCache* cache) {
   while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < limits_.sequences) {
     Request& request = *waiting_.front();
-    const int64_t pages = cache->pages_for(most_cached_tokens(
-        request.token_limit, static_cast<int64_t>(request.tokens.size())));
+    const int64_t pages = cache->pages_for(
+        most_cached_tokens(request.token_limit, static_cast<int64_t>(request.tokens.size())));
     if (reserved_pages_ + pages > limits_.pages) return;
     request.reserved_pages = pages;
     request.sequence = cache->add();

@@ -117,7 +117,8 @@ void Bundle::read_file_list() {
       throw Error(MLCB_ERROR_BUNDLE, path_of("bundle.json") + ": negative size of " + file.path);
     }
     if (!by_path_.emplace(file.path, files_.size()).second) {
-      throw Error(MLCB_ERROR_BUNDLE, path_of("bundle.json") + ": " + file.path + " is listed twice");
+      throw Error(MLCB_ERROR_BUNDLE,
+                  path_of("bundle.json") + ": " + file.path + " is listed twice");
     }
     files_.push_back(std::move(file));
   }
@@ -153,8 +154,7 @@ void Bundle::check_tree_digest() const {
   std::string text = "[";
   for (const File* file : sorted) {
     if (text.size() > 1) text += ',';
-    text += "{\"path\":" + json_quote(file->path) +
-            ",\"sha256\":" + json_quote(file->sha256) +
+    text += "{\"path\":" + json_quote(file->path) + ",\"sha256\":" + json_quote(file->sha256) +
             ",\"size\":" + std::to_string(file->size) + "}";
   }
   const std::string found = "sha256:" + sha256_hex(text + "]");
@@ -169,9 +169,8 @@ void Bundle::check_tree_digest() const {
 void Bundle::check_hash(const File& file, const MappedFile& content) const {
   const std::string found = sha256_hex(content.data(), content.size());
   if (found == file.sha256) return;
-  throw Error(MLCB_ERROR_HASH, path_of(file.path) + ": sha256 is " + found +
-                                   ", bundle.json says " + file.sha256 +
-                                   altered_tensors(file, content) +
+  throw Error(MLCB_ERROR_HASH, path_of(file.path) + ": sha256 is " + found + ", bundle.json says " +
+                                   file.sha256 + altered_tensors(file, content) +
                                    "\nwhy: the file was altered or damaged\n" +
                                    "hint: copy or download the bundle again");
 }
@@ -231,8 +230,8 @@ void Bundle::read_variants() {
 const Bundle::File& Bundle::listed(const std::string& inside) const {
   auto found = by_path_.find(inside);
   if (found == by_path_.end()) {
-    throw Error(MLCB_ERROR_BUNDLE,
-                path_of("bundle.json") + ": " + json_quote(inside) + " is not in its list of files");
+    throw Error(MLCB_ERROR_BUNDLE, path_of("bundle.json") + ": " + json_quote(inside) +
+                                       " is not in its list of files");
   }
   return files_[found->second];
 }

@@ -13,9 +13,9 @@ inline DLDataType parse_dtype(const std::string& name, const std::string& where)
   static const struct {
     const char* name;
     DLDataType dtype;
-  } kTypes[] = {{"float32", {2, 32, 1}},  {"float16", {2, 16, 1}}, {"bfloat16", {4, 16, 1}},
-                {"int32", {0, 32, 1}},    {"uint32", {1, 32, 1}},  {"int8", {0, 8, 1}},
-                {"uint8", {1, 8, 1}},     {"int64", {0, 64, 1}},   {"int16", {0, 16, 1}},
+  } kTypes[] = {{"float32", {2, 32, 1}}, {"float16", {2, 16, 1}}, {"bfloat16", {4, 16, 1}},
+                {"int32", {0, 32, 1}},   {"uint32", {1, 32, 1}},  {"int8", {0, 8, 1}},
+                {"uint8", {1, 8, 1}},    {"int64", {0, 64, 1}},   {"int16", {0, 16, 1}},
                 {"uint16", {1, 16, 1}}};
   for (const auto& type : kTypes) {
     if (name == type.name) return type.dtype;

@@ -34,10 +34,10 @@ std::vector<Span> bind_params(const Plan& plan, const Params& params) {
                   plan.where + ": param " + wanted.name + " is not in params/index.json");
     }
     if (tensor->dtype != wanted.dtype || tensor->shape != wanted.shape) {
-      throw Error(MLCB_ERROR_BUNDLE,
-                  plan.where + ": param " + wanted.name + " is wanted as " +
-                      text(wanted.dtype, wanted.shape) + ", params/index.json has " +
-                      text(tensor->dtype, tensor->shape));
+      throw Error(MLCB_ERROR_BUNDLE, plan.where + ": param " + wanted.name + " is wanted as " +
+                                         text(wanted.dtype, wanted.shape) +
+                                         ", params/index.json has " +
+                                         text(tensor->dtype, tensor->shape));
     }
     spans.push_back({const_cast<uint8_t*>(params.data(*tensor)), tensor->nbytes});
   }

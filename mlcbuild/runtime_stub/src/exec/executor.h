@@ -62,9 +62,9 @@ class Function {
   ShapeValues values_{};
   std::vector<int64_t> evaluated_;  // by expression
   std::vector<DLTensor> tensors_;
-  std::vector<uint64_t> bytes_;     // by tensor
-  std::vector<int64_t> dims_;       // of all tensors, one after the other
-  std::vector<PackedArg> args_;     // of all calls, one after the other
+  std::vector<uint64_t> bytes_;  // by tensor
+  std::vector<int64_t> dims_;    // of all tensors, one after the other
+  std::vector<PackedArg> args_;  // of all calls, one after the other
 };
 
 }  // namespace mlcb

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "core/error.h"
@@ -88,19 +89,42 @@ int mlcb_backend_free_workspace(int, int, void* data) { return workspace.release
 
 }  // extern "C"
 
+// Engines over one bundle share the loaded library and its slots: held while one is opened, filled
+// or closed.
+std::mutex& slots_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+// A filled slot is only read, as kernels may be running.
 template <typename Function>
 void fill_slot(const SharedLibrary& library, const char* name, Function function) {
-  if (void* slot = library.find(name)) *static_cast<Function*>(slot) = function;
+  Function* slot = static_cast<Function*>(library.find(name));
+  if (slot == nullptr || *slot == function) return;
+  if (*slot != nullptr) {
+    throw Error(MLCB_ERROR_UNSUPPORTED,
+                "the kernels of this bundle are in use by another copy of the runtime\n"
+                "why: one process may load a bundle's kernels through one libmlcb only");
+  }
+  *slot = function;
 }
 
 }  // namespace
 
-KernelLibrary::KernelLibrary(const std::string& path) : path_(path), library_(path) {
-  fill_slot(library_, "__TVMBackendAllocWorkspace", &mlcb_backend_alloc_workspace);
-  fill_slot(library_, "__TVMBackendFreeWorkspace", &mlcb_backend_free_workspace);
-  fill_slot(library_, "__TVMBackendParallelLaunch", &mlcb_backend_parallel_launch);
-  fill_slot(library_, "__TVMBackendParallelBarrier", &mlcb_backend_parallel_barrier);
-  fill_slot(library_, "mlcb_kernel_error_hook", &mlcb_backend_set_error);
+KernelLibrary::KernelLibrary(const std::string& path) : path_(path) {
+  std::lock_guard<std::mutex> lock(slots_mutex());
+  SharedLibrary library(path);
+  fill_slot(library, "__TVMBackendAllocWorkspace", &mlcb_backend_alloc_workspace);
+  fill_slot(library, "__TVMBackendFreeWorkspace", &mlcb_backend_free_workspace);
+  fill_slot(library, "__TVMBackendParallelLaunch", &mlcb_backend_parallel_launch);
+  fill_slot(library, "__TVMBackendParallelBarrier", &mlcb_backend_parallel_barrier);
+  fill_slot(library, "mlcb_kernel_error_hook", &mlcb_backend_set_error);
+  library_ = std::move(library);
+}
+
+KernelLibrary::~KernelLibrary() {
+  std::lock_guard<std::mutex> lock(slots_mutex());
+  library_ = SharedLibrary();
 }
 
 KernelFn KernelLibrary::kernel(const std::string& symbol) const {

@@ -11,6 +11,9 @@ class KernelLibrary {
  public:
   // Throws Error(MLCB_ERROR_BUNDLE) if the library cannot be loaded.
   explicit KernelLibrary(const std::string& path);
+  ~KernelLibrary();
+  KernelLibrary(const KernelLibrary&) = delete;
+  KernelLibrary& operator=(const KernelLibrary&) = delete;
 
   // The kernel whose symbol is `symbol`; throws Error(MLCB_ERROR_BUNDLE) naming it.
   KernelFn kernel(const std::string& symbol) const;

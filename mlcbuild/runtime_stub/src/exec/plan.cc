@@ -246,8 +246,8 @@ PlanKv parse_kv(const Json& entry, const std::string& where) {
   kv.dtype = entry.at("dtype").as_string();
   kv.layout = entry.at("layout").as_string();
   if (kv.layout != "kt") fail(where, "unknown kv layout " + json_quote(kv.layout));
-  const int64_t expected = 2 * kv.kv_heads * kv.page_size * kv.head_dim *
-                           element_bytes(parse_dtype(kv.dtype, where));
+  const int64_t expected =
+      2 * kv.kv_heads * kv.page_size * kv.head_dim * element_bytes(parse_dtype(kv.dtype, where));
   if (kv.page_bytes != expected) {
     fail(where, "kv.page_bytes is " + std::to_string(kv.page_bytes) + ", its shape makes " +
                     std::to_string(expected));
@@ -301,8 +301,8 @@ void check_room(const Plan& plan, const PlanFunction& function) {
     const uint64_t end = tensor.offset + tensor_bytes(tensor, values, where);
     const int64_t room = room_for(tensor, plan, function);
     if (room >= 0 && end > static_cast<uint64_t>(room)) {
-      fail(where, "tensor " + std::to_string(i) + " ends at byte " + std::to_string(end) +
-                      " of " + std::to_string(room));
+      fail(where, "tensor " + std::to_string(i) + " ends at byte " + std::to_string(end) + " of " +
+                      std::to_string(room));
     }
   }
 }

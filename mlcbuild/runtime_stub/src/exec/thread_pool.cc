@@ -31,7 +31,8 @@ void pause_cpu() {
 // What a launch returns after a task called the barrier; sync_handle points to the note of it.
 int barrier_result(const std::atomic<bool>& barrier_called) {
   if (!barrier_called) return 0;
-  set_kernel_error("the kernel uses a barrier between its tasks, which this runtime does not offer");
+  set_kernel_error(
+      "the kernel uses a barrier between its tasks, which this runtime does not offer");
   return -1;
 }
 
@@ -84,7 +85,9 @@ int ThreadPool::launch(ParallelTask task, void* closure, int tasks) {
   ticket_ = uint64_t{epoch} << 32;
   if (sleeping_ > 0) {
     // Taking the lock makes sure that a worker on its way to sleep has seen the ticket or waits.
-    { std::lock_guard<std::mutex> lock(mutex_); }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+    }
     wake_.notify_all();
   }
   work_on(epoch);

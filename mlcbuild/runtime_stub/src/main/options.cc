@@ -138,7 +138,8 @@ MainOptions parse_command_line(int argc, char** argv) {
   }
   if (has_bundle && options.bundle.empty()) throw UsageError("the path of the bundle is empty");
   if (!options.help && !options.has_prompt) throw UsageError("--prompt is missing");
-  if (options.raw && options.has_system) throw UsageError("--system has no place in a --raw prompt");
+  if (options.raw && options.has_system)
+    throw UsageError("--system has no place in a --raw prompt");
   return options;
 }
 
