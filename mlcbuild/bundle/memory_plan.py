@@ -28,9 +28,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """The memory plan of a bundle from its decoded params/index.json and execution plans.
 
-    KV: every sequence of the largest batch fills its window, in whole pages. Arena: what one
-    function returns is read by the next, so their arenas add up; an engine runs one plan, so the
-    largest of the plans counts.
+    KV: every sequence of the largest batch fills its window, in whole pages. Arena: the functions
+    of a plan share one; an engine runs one plan, so the largest of the plans counts.
     """
     weights = sum(int(shard["size"]) for shard in params_index["shards"])
     shapes = {
@@ -51,9 +50,7 @@ def plan_memory(
     per_token = kv_bytes_per_token(layers, kv_heads, head_dim, dtype)
     pages = -(-limits.context_window_size // limits.page_size) * limits.max_batch_size
     kv = pages * limits.page_size * per_token
-    arena = max(
-        sum(int(function["arena_bytes"]) for function in plan["functions"]) for plan in plans
-    )
+    arena = max(int(function["arena_bytes"]) for plan in plans for function in plan["functions"])
     return MemoryPlan(
         weights_bytes=weights,
         kv_bytes_per_token=per_token,

@@ -223,7 +223,8 @@ def make_plan(limits: FakeLimits, variant: str, activations: str) -> Json:
     rows = e.tensor("arena", 0, ["seq_len", HIDDEN])
     call(e, "embed", t(ids), param(e, "table"), t(rows))
 
-    f = FunctionBuilder("batch_prefill", list(bounds), bounds)
+    # The functions share one arena, in which nothing may overwrite what embed returned.
+    f = FunctionBuilder("batch_prefill", list(bounds), bounds, arena=e.arena)
     x = f.tensor("input", 0, [1, "seq_len", HIDDEN])
     wanted = f.tensor("input", 1, ["logit_rows"], "int32")
     inputs = [x, wanted]

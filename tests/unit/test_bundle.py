@@ -42,8 +42,8 @@ def test_manifest_says_what_lies_there(bundle: Path) -> None:
     assert manifest.memory.weights_bytes == 32
     assert manifest.memory.kv_bytes_per_token == 2 * 2 * 3 * 8 * 2
     assert manifest.memory.kv_bytes == 7 * 16 * 4 * 192  # 100 tokens are 7 pages of 16
-    assert manifest.memory.arena_bytes == 64 + 4096
-    assert manifest.memory.total_bytes == 32 + 7 * 16 * 4 * 192 + 4160
+    assert manifest.memory.arena_bytes == 4096
+    assert manifest.memory.total_bytes == 32 + 7 * 16 * 4 * 192 + 4096
     assert BundleManifest.model_validate_json(manifest.to_bytes(), strict=True) == manifest
 
 

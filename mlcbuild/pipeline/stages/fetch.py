@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 
 from mlcbuild.core.atomic import copy_file
@@ -12,22 +13,6 @@ from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.sources.reference import parse_source
 from mlcbuild.sources.resolve import fetch, resolve
 from mlcbuild.sources.resolved import ResolvedSource
-
-# What a build reads of a local folder; other files in it change nothing.
-LOCAL_FILES = (
-    "*.gguf",
-    "*.safetensors",
-    "*.jinja",
-    "model.safetensors.index.json",
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "[Ll][Ii][Cc][Ee][Nn][CcSs][Ee]*",
-    "NOTICE*",
-    "README.md",
-)
-
 
 def resolve_source(spec: BuildSpec, env: BuildEnv) -> ResolvedSource:
     """The pinned source of ``spec``: from the recipe's lock, or resolved now and written there."""
@@ -54,8 +39,9 @@ def resolve_source(spec: BuildSpec, env: BuildEnv) -> ResolvedSource:
 def source_input(spec: BuildSpec, env: BuildEnv, resolved: ResolvedSource) -> ActionInput:
     """What later stages read the checkpoint from."""
     if resolved.location is not None:
-        include = LOCAL_FILES if resolved.location.is_dir() else ()
-        return FileInput(resolved.location, include)
+        # Only the files that a build reads: others beside them change nothing.
+        names = tuple(glob.escape(file.path) for file in resolved.files)
+        return FileInput(resolved.location, names if resolved.location.is_dir() else ())
     identity: dict[str, Json] = dict(resolved.identity())  # type: ignore[arg-type]
 
     def run(context: ActionContext) -> None:
@@ -64,6 +50,7 @@ def source_input(spec: BuildSpec, env: BuildEnv, resolved: ResolvedSource) -> Ac
             env.store.tool_cache("sources"),
             context.progress,
             offline=env.offline,
+            hash_file=env.store.stats.file_digest,
             endpoint=env.hub.endpoint,
             token=env.hub.token,
             hub_cache=env.hub.cache,

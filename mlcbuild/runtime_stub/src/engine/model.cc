@@ -76,17 +76,17 @@ void Model::bind(const Bundle& bundle) {
   bindings_.params = bind_params(plan_, bundle.params());
   bindings_.layers = cache_.layers();
 
-  // What embed returns is read by batch_prefill, so their arenas must not overlap.
+  // Outputs of one function never overlap with another's memory (docs/formats.md), so what embed
+  // returns can be read by batch_prefill although both work in the same arena.
   const PlanFunction& embed = plan_.function("embed");
   const PlanFunction& batch_prefill = plan_.function("batch_prefill");
-  const uint64_t prefill_bytes = round_to_page(batch_prefill.arena_bytes);
-  const uint64_t embed_bytes = round_to_page(embed.arena_bytes);
-  arena_ = MemoryRegion(prefill_bytes + embed_bytes, "activations");
+  const uint64_t bytes = std::max(embed.arena_bytes, batch_prefill.arena_bytes);
+  arena_ = MemoryRegion(round_to_page(bytes), "activations");
   arena_.prefer_large_pages();
   batch_prefill_ = std::make_unique<Function>(plan_, batch_prefill, kernels_, bindings_,
                                               Span{arena_.data(), batch_prefill.arena_bytes});
   embed_ = std::make_unique<Function>(plan_, embed, kernels_, bindings_,
-                                      Span{arena_.data() + prefill_bytes, embed.arena_bytes});
+                                      Span{arena_.data(), embed.arena_bytes});
 }
 
 int64_t Model::gather_tokens(const std::vector<Slice>& slices) {
