@@ -72,14 +72,17 @@ def _override(name: str) -> Callable[[click.Context, click.Parameter, Any], None
     def callback(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         settings = ctx.find_object(Settings)
         if settings is not None and value not in (None, False):
-            ctx.obj = replace(settings, **{name: False if name == "color" else value})
+            change: dict[str, Any] = {name: False if name == "color" else value}
+            ctx.obj = replace(settings, **change)
 
     return callback
 
 
 def _accept_global_options(command: click.Command) -> None:
-    """Let ``mlcbuild make R --store S`` mean ``mlcbuild --store S make R``; the help is not
-    repeated."""
+    """Let ``mlcbuild make R --store S`` mean ``mlcbuild --store S make R``.
+
+    These options stay out of the command's own help.
+    """
     taken = {name for parameter in command.params for name in parameter.opts}
     for flags, setting in (
         (("--store",), "store_path"),

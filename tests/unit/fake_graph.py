@@ -42,8 +42,11 @@ def toy_graph(
     blocks: int = 2,
     broken: str = "",
 ) -> Graph:
-    """read -> (left, right) -> bundle -> verify. ``scale`` reaches ``left`` only; its output holds
-    ``scale // 10``, so that small changes are cut off."""
+    """Stages: read, then left and right, then bundle, then verify.
+
+    ``scale`` reaches ``left`` only; its output holds ``scale // 10``, so that small changes are
+    cut off.
+    """
 
     def note(context: ActionContext, stage: str) -> None:
         if trace is not None:

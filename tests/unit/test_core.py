@@ -379,9 +379,12 @@ def test_progress_counts_from_several_threads() -> None:
 
     progress = Progress(Sink())
     with progress.task("read", total=4000, unit="B") as task:
-        threads = [
-            threading.Thread(target=lambda: [task.advance() for _ in range(1000)]) for _ in range(4)
-        ]
+
+        def work() -> None:
+            for _ in range(1000):
+                task.advance()
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

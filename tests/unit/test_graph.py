@@ -558,8 +558,7 @@ def test_a_really_full_disk(store: Store, bundle: Any, tmp_path: Path) -> None:
         error = build(place, toy_graph(source, blocks=64).verify).first_error
         assert isinstance(error, ResourceError)
         assert error.exit_code == 7
-        half = [path for path in small.rglob("right.bin")]
-        assert half == []
+        assert list(small.rglob("right.bin")) == []
         place.close()
     finally:
         subprocess.run(["umount", str(small)], check=False)
