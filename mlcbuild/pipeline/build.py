@@ -21,6 +21,7 @@ from mlcbuild.pipeline.stages.runtime import runtime_action
 from mlcbuild.pipeline.stages.tokenizer import tokenizer_action
 from mlcbuild.quant.schemes import get_scheme
 from mlcbuild.recipe.build_spec import BuildSpec
+from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.targets.registry import get_target
 
 
@@ -33,9 +34,16 @@ class BundleGraph:
     verify: Action
 
 
-def build_graph(spec: BuildSpec, env: BuildEnv) -> BundleGraph:
-    """The actions for ``spec``. Sources are resolved here, once, and pinned in the lock."""
-    target, scheme = get_target(spec.target), get_scheme(spec.scheme)
+def build_graph(
+    spec: BuildSpec, env: BuildEnv, scheme: QuantScheme | None = None
+) -> BundleGraph:
+    """The actions for ``spec``. Sources are resolved here, once, and pinned in the lock.
+
+    ``scheme`` takes the place of the registered one of that name (to compare variants of it).
+    """
+    check_supported(spec)
+    target = get_target(spec.target)
+    scheme = get_scheme(spec.scheme) if scheme is None else scheme
     layout = target.layout(scheme)
     if layout is None:
         raise RecipeError(
@@ -60,3 +68,30 @@ def build_graph(spec: BuildSpec, env: BuildEnv) -> BundleGraph:
     golden = golden_action(spec.subject, target, scheme, parts, described)
     bundle = assemble_action(spec.subject, parts, golden, described)
     return BundleGraph(bundle, verify_action(spec.subject, bundle))
+
+
+def check_supported(spec: BuildSpec) -> None:
+    """Refuses what a recipe may ask for but this version does not do: nothing is left out silently.
+
+    Raises RecipeError naming the keys.
+    """
+    quality = spec.quality
+    asked = {
+        "model.lora": spec.lora,
+        "quantization.exclude": spec.exclude,
+        "quantization.calibration": spec.calibration,
+        "quantization.overrides": spec.scheme_overrides,
+        f"targets.{spec.target}": spec.target_options,
+        "runtime.sliding_window_size": spec.sliding_window_size,
+        "runtime.attention_sink_size": spec.attention_sink_size,
+        "tuning": spec.tuning.trials or spec.tuning.minutes,
+        "quality": (quality.max_kld, quality.max_ppl_ratio, quality.min_top1) != (None,) * 3,
+    }
+    keys = [key for key, value in asked.items() if value]
+    if keys:
+        raise RecipeError(
+            f"this version of mlcbuild cannot do what {', '.join(keys)} asks for",
+            where=str(spec.recipe_path),
+            why="the recipe format has the keys already, the stages behind them come later",
+            hint="remove them to build without",
+        )

@@ -4,8 +4,8 @@
 //       SPEC is prefill:TOKENS or decode:BATCH:DEPTH:TOKENS; prints one JSON object in the shape of
 //       `mlcbuild bench --json`, tok_s being the median of REPEATS runs after one that warms up.
 //   llama_peer logits BACKENDS MODEL.gguf THREADS CHUNK IDS OUT
-//       IDS holds int32 token ids; every CHUNK of them is a fresh sequence; OUT receives the logits of
-//       every position, float32 [tokens, vocab].
+//       IDS holds int32 token ids; every CHUNK of them is a fresh sequence; OUT receives the logits
+//       of every position, float32 [tokens, vocab].
 //
 // BACKENDS is the folder of the ggml-cpu libraries, of which the best for this CPU is loaded.
 
@@ -112,7 +112,8 @@ class Peer {
   void NewContext(int tokens, int sequences) {
     FreeContext();
     llama_context_params params = llama_context_default_params();
-    if (params.n_ubatch != 512 || params.type_v != GGML_TYPE_F16 || !params.no_perf) ThrowMismatch();
+    if (params.n_ubatch != 512 || params.type_v != GGML_TYPE_F16 || !params.no_perf)
+      ThrowMismatch();
     params.n_ctx = static_cast<uint32_t>((tokens + 255) / 256 * 256 * sequences);
     params.n_batch = kBatchTokens;
     params.n_ubatch = kBatchTokens;
@@ -218,8 +219,8 @@ int Bench(Peer* peer, int repeats, const std::vector<Spec>& specs) {
     for (int repeat = 0; repeat < repeats; ++repeat) rates.push_back(Measure(peer, spec));
     const double rate = Median(rates);
     if (spec.decode) {
-      std::printf("%s{\"kind\": \"decode\", \"batch\": %d, \"depth\": %d, \"tokens\": %d, ", separator,
-                  spec.batch, spec.depth, spec.tokens);
+      std::printf("%s{\"kind\": \"decode\", \"batch\": %d, \"depth\": %d, \"tokens\": %d, ",
+                  separator, spec.batch, spec.depth, spec.tokens);
     } else {
       std::printf("%s{\"kind\": \"prefill\", \"tokens\": %d, ", separator, spec.tokens);
     }
@@ -257,9 +258,10 @@ int Main(int count, char** arguments) {
   const std::string mode = count > 1 ? arguments[1] : "";
   const bool bench = mode == "bench" && count > 6;
   if (!bench && !(mode == "logits" && count == 8)) {
-    std::fputs("usage: llama_peer bench BACKENDS MODEL THREADS REPEATS SPEC...\n"
-               "       llama_peer logits BACKENDS MODEL THREADS CHUNK IDS OUT\n",
-               stderr);
+    std::fputs(
+        "usage: llama_peer bench BACKENDS MODEL THREADS REPEATS SPEC...\n"
+        "       llama_peer logits BACKENDS MODEL THREADS CHUNK IDS OUT\n",
+        stderr);
     return 2;
   }
   std::vector<Spec> specs;
