@@ -1,0 +1,1 @@
+"""Bundles: what is in them, reading, writing, checking."""

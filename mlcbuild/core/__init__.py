@@ -1,0 +1,1 @@
+"""What everything stands on: files, digests, locks, processes, progress."""

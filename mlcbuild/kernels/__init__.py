@@ -1,0 +1,1 @@
+"""TIR kernel builders, one package per device family."""

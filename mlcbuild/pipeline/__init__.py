@@ -1,0 +1,1 @@
+"""The build graph: actions, keys, the scheduler and the stages."""

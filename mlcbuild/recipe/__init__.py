@@ -1,0 +1,1 @@
+"""Recipes: schema, loading with diagnostics, the matrix."""

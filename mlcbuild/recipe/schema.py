@@ -117,10 +117,7 @@ class Quality(_Table):
 class Bundle(_Table):
     """What goes into the bundle besides the model."""
 
-    license: Name | None = Field(default=None, description="SPDX id, where the source states none.")
-    default_system: str | None = Field(
-        default=None, description="System message used when none is given."
-    )
+    license: Name | None = Field(default=None, description="SPDX id; takes the place of what the source states.")
 
 
 class Publish(_Table):

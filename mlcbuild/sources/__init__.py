@@ -1,0 +1,1 @@
+"""Where models come from: read-only views of checkpoints."""

@@ -1,0 +1,1 @@
+"""Parameters of a model: how they are made and how they lie on disk."""

@@ -1,4 +1,4 @@
-"""Tiny random Llama checkpoints that tests rebuild bit for bit without torch.
+"""Tiny random checkpoints of the Llama family that tests rebuild bit for bit without torch.
 
 ``VARIANTS`` are Hugging Face configs; ``weights(variant)`` makes the tensors from a fixed seed;
 ``write_checkpoint(folder, variant)`` writes a complete Hugging Face folder. The logits of
@@ -61,6 +61,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "rope_linear": BASE
     | {"rope_theta": 10000.0, "rope_scaling": {"type": "linear", "factor": 4.0}},
+    "qwen2": {key: value for key, value in BASE.items() if key not in ("attention_bias", "mlp_bias")}
+    | {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "rope_theta": 1000000.0,
+        "use_sliding_window": False,
+        "sliding_window": 32768,
+    },
 }
 
 
@@ -76,6 +84,7 @@ def weights(variant: str) -> dict[str, npt.NDArray[np.float32]]:
     def uniform(*shape: int) -> npt.NDArray[np.float32]:
         return ((random.random_sample(shape) * 2 - 1) * AMPLITUDE).astype(np.float32)
 
+    biased = "qkv" if config["model_type"] == "qwen2" else "qkvo" * config["attention_bias"]
     hidden, ffn, head_dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     query = config["num_attention_heads"] * head_dim
     key_value = config["num_key_value_heads"] * head_dim
@@ -87,7 +96,7 @@ def weights(variant: str) -> dict[str, npt.NDArray[np.float32]]:
         tensors[prefix + "input_layernorm.weight"] = 1 + uniform(hidden)
         for name, shape in projections.items():
             tensors[f"{prefix}self_attn.{name}_proj.weight"] = uniform(*shape)
-            if config["attention_bias"]:
+            if name in biased:
                 tensors[f"{prefix}self_attn.{name}_proj.bias"] = uniform(shape[0])
         tensors[prefix + "post_attention_layernorm.weight"] = 1 + uniform(hidden)
         tensors[prefix + "mlp.gate_proj.weight"] = uniform(ffn, hidden)

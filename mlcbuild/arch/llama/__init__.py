@@ -1,0 +1,1 @@
+"""Llama and what shares its shape."""

@@ -51,7 +51,7 @@ def part_params(
         # A local folder's path would differ from machine to machine; its name is enough.
         "source": f"local:{Path(resolved.source).name}" if local else resolved.source,
         "revision": None if local else resolved.revision,
-        "license": resolved.license,
+        "license": spec.bundle_options.get("license") or resolved.license,
         "library": f"lib/libmlcb{target.library_suffix}",
         "suffix": target.library_suffix,
     }
