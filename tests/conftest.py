@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mlcbuild.store.store import Store
 from tests.parity import tiny_llama
 
 ROOT = Path(__file__).parent.parent
@@ -68,10 +70,23 @@ def run_mlcbuild(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def zig_cache(request: pytest.FixtureRequest) -> Path:
+    """One cache for all zig calls of all sessions: its C++ library takes a minute to compile."""
+    cache = request.config.cache
+    assert cache is not None, "pytest runs without its cache plugin"
+    folder = cache.mkdir("zig")
+    os.environ["ZIG_GLOBAL_CACHE_DIR"] = str(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
-def build_bundle(tmp_path_factory: pytest.TempPathFactory) -> BuildBundle:
+def build_bundle(tmp_path_factory: pytest.TempPathFactory, zig_cache: Path) -> BuildBundle:
     """Builds (name, source, scheme) at most once a session; gives the bundle's folder."""
     base = tmp_path_factory.mktemp("bundles")
+    Store(base / "store")  # a store's folder must start empty
+    (base / "store" / "tools").mkdir()
+    (base / "store" / "tools" / "zig").symlink_to(zig_cache)
     built: dict[tuple[str, str, str], Path] = {}
 
     def build(name: str, source: str, scheme: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from tvm import tirx
@@ -28,7 +28,7 @@ class KernelTag:
         return dict(self.args)[name]
 
 
-@lru_cache(maxsize=None)
+@cache
 def build(kernels: Any, tag: KernelTag) -> tirx.PrimFunc:
     """The PrimFunc of ``tag`` from kernel set ``kernels``; equal calls give the same object."""
     func = getattr(kernels, tag.builder)(**dict(tag.args))

@@ -37,7 +37,7 @@ class Embedding(nn.Module):
         return op.take(self.weight, token_ids, axis=0)
 
     def project(self, x: Tensor) -> Tensor:
-        """x [..., features] -> logits [..., vocab_size]."""
+        """X [..., features] -> logits [..., vocab_size]."""
         return op.matmul(x, op.permute_dims(self.weight), out_dtype="float32")
 
 

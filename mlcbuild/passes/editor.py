@@ -92,8 +92,7 @@ class ModuleEditor:
     def call(self, tag: KernelTag, args: list[Any], out_ty: Any) -> Any:
         """A ``call_tir`` of a kernel; ``out_ty`` is one tensor type or a list of them."""
         gvar = self.kernel(tag)
-        call = relax.call_tir(gvar, relax.Tuple(args), out_ty)
-        return call
+        return relax.call_tir(gvar, relax.Tuple(args), out_ty)
 
     def edit(self, rewrite: Callable[[FunctionEditor], list[tuple[Any, Any]]]) -> tvm.IRModule:
         """Applies ``rewrite`` to every Relax function; returns the normalized module."""

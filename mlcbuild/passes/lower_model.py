@@ -137,10 +137,11 @@ def _attention_scales(mod: tvm.IRModule) -> set[float]:
         if not isinstance(func, relax.Function):
             continue
         for _, value in FunctionEditor(func).bindings:
-            if op_name(value) == "relax.call_dps_packed":
-                if str(value.args[0].global_symbol) == ATTENTION_CALL:
-                    scale = value.args[1].fields[2]
-                    scales.add(float(getattr(scale, "value", scale)))
+            if op_name(value) != "relax.call_dps_packed":
+                continue
+            if str(value.args[0].global_symbol) == ATTENTION_CALL:
+                scale = value.args[1].fields[2]
+                scales.add(float(getattr(scale, "value", scale)))
     return scales
 
 

@@ -35,7 +35,7 @@ def lower_nn_ops(mod: tvm.IRModule, kernels: Any) -> tvm.IRModule:
 
 
 def _rows(out: Emitter, x: Any) -> tuple[Any, Any, int] | None:
-    """x [1, n, k] or [b, 1, k] as [rows, k]; None for other shapes."""
+    """X [1, n, k] or [b, 1, k] as [rows, k]; None for other shapes."""
     shape = shape_of(x)
     columns = int_of(shape[-1])
     if columns is None or x.ty.dtype != "float32":

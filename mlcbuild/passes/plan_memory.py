@@ -9,8 +9,7 @@ ALIGNMENT = 64  # bytes; kernels use aligned 512-bit loads and stores
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A temporary: its size in bytes at the upper bounds, and the calls that first and last
-    touch it."""
+    """A temporary: its bytes at the upper bounds, and the calls that first and last touch it."""
 
     nbytes: int
     first: int
@@ -32,8 +31,10 @@ def align(nbytes: int) -> int:
 
 
 def plan_memory(buffers: list[Buffer], base: int = 0) -> MemoryPlan:
-    """Greedy by size: the largest buffer first, each at the lowest offset from ``base`` on that is
-    free over its whole life (the heuristic of Pisarchyk and Lee, 2020)."""
+    """Places the largest buffer first, each at the lowest offset that is free over its life.
+
+    Offsets start at ``base``. The heuristic is "greedy by size" of Pisarchyk and Lee, 2020.
+    """
     offsets = [0] * len(buffers)
     placed: list[int] = []
     order = sorted(range(len(buffers)), key=lambda i: (-align(buffers[i].nbytes), i))

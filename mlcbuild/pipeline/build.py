@@ -27,16 +27,13 @@ from mlcbuild.targets.registry import get_target
 
 @dataclass(frozen=True)
 class BundleGraph:
-    """The actions of one bundle: ``bundle`` makes its tree, ``verify`` must pass before it is
-    handed out."""
+    """``bundle`` makes a bundle's tree; ``verify`` must pass before it is handed out."""
 
     bundle: Action
     verify: Action
 
 
-def build_graph(
-    spec: BuildSpec, env: BuildEnv, scheme: QuantScheme | None = None
-) -> BundleGraph:
+def build_graph(spec: BuildSpec, env: BuildEnv, scheme: QuantScheme | None = None) -> BundleGraph:
     """The actions for ``spec``. Sources are resolved here, once, and pinned in the lock.
 
     ``scheme`` takes the place of the registered one of that name (to compare variants of it).

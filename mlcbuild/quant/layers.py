@@ -36,7 +36,7 @@ def _placeholder(shape: tuple[Any, ...], dtype: str) -> Tensor:
 
 
 def _as_rows(x: Tensor, columns: int) -> tuple[Tensor, Any]:
-    """x [1, n, columns] or [b, 1, columns] as [rows, columns]."""
+    """X [1, n, columns] or [b, 1, columns] as [rows, columns]."""
     batch, length, _ = x.shape
     one = isinstance(batch, int) and batch == 1
     rows = length if one else batch if isinstance(length, int) and length == 1 else batch * length
@@ -77,7 +77,7 @@ class _PackedMatrix(nn.Module):
         return [self.weight]
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x [b, n, in_features] -> float32 [b, n, out_features]."""
+        """X [b, n, in_features] -> float32 [b, n, out_features]."""
         batch, length, _ = x.shape
         rows, count = _as_rows(x, self.in_features)
         integer, kernels = self.packing.scheme.is_integer, self.packing.kernels

@@ -117,7 +117,9 @@ class Quality(_Table):
 class Bundle(_Table):
     """What goes into the bundle besides the model."""
 
-    license: Name | None = Field(default=None, description="SPDX id; takes the place of what the source states.")
+    license: Name | None = Field(
+        default=None, description="SPDX id; takes the place of what the source states."
+    )
 
 
 class Publish(_Table):

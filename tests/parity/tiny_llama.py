@@ -61,7 +61,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "rope_linear": BASE
     | {"rope_theta": 10000.0, "rope_scaling": {"type": "linear", "factor": 4.0}},
-    "qwen2": {key: value for key, value in BASE.items() if key not in ("attention_bias", "mlp_bias")}
+    "qwen2": {
+        key: value for key, value in BASE.items() if key not in ("attention_bias", "mlp_bias")
+    }
     | {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",

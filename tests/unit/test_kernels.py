@@ -35,7 +35,7 @@ VARIANTS = (
 )
 AVX2, AVX512, AVX512VNNI = VARIANTS
 ROWS = (1, 3, 8, 37)
-INT4 = {"group_size": 32, "scale_dtype": "float16", "zero_point": 7}
+INT4: dict[str, Any] = {"group_size": 32, "scale_dtype": "float16", "zero_point": 7}
 WIDE = {"group_size": 128, "scale_dtype": "float32", "zero_point": 8}
 BOTH = {"bias": True, "residual": True}
 ATTENTION = {
@@ -45,7 +45,7 @@ ATTENTION = {
     "gqa7": {"heads": 7, "kv_heads": 1, "head_dim": 128, "page_size": 16, "kv_dtype": "float32"},
     "gqa8": {"heads": 16, "kv_heads": 2, "head_dim": 256, "page_size": 16, "kv_dtype": "float16"},
 }
-LINEAR = {
+LINEAR: dict[str, tuple[str, dict[str, Any]]] = {
     "int4": ("linear_int4", dict(out_features=64, in_features=576, **INT4)),
     "int4_wide": ("linear_int4", dict(out_features=48, in_features=200, **WIDE)),
     "int4_ragged": ("linear_int4", dict(out_features=100, in_features=100, **INT4, **BOTH)),
@@ -194,18 +194,19 @@ def packed_int4(
 ) -> tuple[Array, Array, Array]:
     """Random packed codes and scales in the i4x16 layout, and the weight [O,K] they stand for."""
     rows, columns = padded(out_features, 16), padded(in_features, group_size)
-    codes = rng.integers(0, 2 * zero_point + 1 if zero_point < 8 else 16, (rows, columns))
+    codes = rng.integers(0, 16, (rows, columns))
     codes[out_features:] = zero_point
     codes[:, in_features:] = zero_point
     scales = (rng.random((rows, columns // group_size)) * 0.02).astype(scale_dtype)
     scales[out_features:] = 0
     weight = (codes - zero_point) * np.repeat(scales.astype("float64"), group_size, axis=1)
     nibbles = codes.astype("uint32").reshape(rows, columns // 8, 2, 4)
-    shifts = np.uint32([[0, 8, 16, 24], [4, 12, 20, 28]])
+    shifts = np.array([[0, 8, 16, 24], [4, 12, 20, 28]], "uint32")
     words = np.bitwise_or.reduce(nibbles << shifts, axis=(2, 3)).astype("uint32").view("int32")
 
     def blocked(matrix: Array) -> Array:
-        return matrix.reshape(rows // 16, 16, -1).transpose(0, 2, 1)
+        blocks: Array = matrix.reshape(rows // 16, 16, -1).transpose(0, 2, 1)
+        return blocks
 
     return blocked(words), blocked(scales), weight[:out_features, :in_features]
 
@@ -317,7 +318,8 @@ def test_quantize_rounds_half_to_even(compiled: Compiled) -> None:
 
 def rms_normalized(x: Array, w: Array) -> Array:
     x = x.astype("float64")
-    return (x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w).astype("float32")
+    normed: Array = (x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w).astype("float32")
+    return normed
 
 
 @on(AVX2, AVX512VNNI)

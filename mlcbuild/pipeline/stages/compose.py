@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from mlcbuild.core.canonical_json import Json
 from mlcbuild.pipeline.action import Action
 from mlcbuild.pipeline.stages.inspect_model import LICENSES, MODEL
 from mlcbuild.pipeline.stages.lower import PLAN
+from mlcbuild.pipeline.stages.records import from_params, to_params
 from mlcbuild.pipeline.stages.tokenizer import NOTES
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.sources.resolved import ResolvedSource
@@ -45,8 +45,8 @@ def part_params(
     return {
         "name": spec.recipe,
         "target": target.name,
-        "scheme": json.loads(json.dumps(asdict(scheme))),
-        "limits": json.loads(json.dumps(asdict(spec.limits))),
+        "scheme": to_params(scheme),
+        "limits": to_params(spec.limits),
         "variants": [variant.name for variant in target.variants(scheme)],
         # A local folder's path would differ from machine to machine; its name is enough.
         "source": f"local:{Path(resolved.source).name}" if local else resolved.source,
@@ -87,8 +87,8 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
             name=params["name"],
             target=params["target"],
             architecture=description["architecture"],
-            scheme=QuantScheme(**params["scheme"]),
-            limits=Limits(**params["limits"]),
+            scheme=from_params(QuantScheme, params["scheme"]),
+            limits=from_params(Limits, params["limits"]),
             variants=tuple(params["variants"]),
             source=params["source"],
             vocab_size=description["vocab_size"],

@@ -14,6 +14,7 @@ from mlcbuild.sources.reference import parse_source
 from mlcbuild.sources.resolve import fetch, resolve
 from mlcbuild.sources.resolved import ResolvedSource
 
+
 def resolve_source(spec: BuildSpec, env: BuildEnv) -> ResolvedSource:
     """The pinned source of ``spec``: from the recipe's lock, or resolved now and written there."""
     text = spec.source

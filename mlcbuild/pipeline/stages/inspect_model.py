@@ -63,7 +63,7 @@ def _run(context: ActionContext, location: str) -> None:
         raise SourceError(
             "the model has no tokenizer.json",
             where=location,
-            hint="make one with transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+            hint="transformers makes one: AutoTokenizer.from_pretrained(IN).save_pretrained(OUT)",
         )
     size = _tokenizer_size(tokenizer, location)
     if size > parsed.vocab_size:

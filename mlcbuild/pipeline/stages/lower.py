@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from mlcbuild.core import canonical_json
 from mlcbuild.core.canonical_json import Json
 from mlcbuild.errors import StageError
 from mlcbuild.pipeline.action import Action, ActionContext
+from mlcbuild.pipeline.stages.records import from_params, to_params
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.attention import AttentionSpec
@@ -39,10 +39,10 @@ def lower_action(
         "target": target.name,
         "variant": variant.name,
         "activations": variant.activations,
-        "capabilities": _plain(asdict(variant.capabilities)),
-        "scheme": _plain(asdict(scheme)),
-        "layout": _plain(asdict(layout)),
-        "limits": _plain(asdict(spec.limits)),
+        "capabilities": to_params(variant.capabilities),
+        "scheme": to_params(scheme),
+        "layout": to_params(layout),
+        "limits": to_params(spec.limits),
         "tie_word_embeddings": spec.tie_word_embeddings,
     }
     dump = None if dump_ir is None else dump_ir / spec.scheme / target.name / variant.name
@@ -63,15 +63,6 @@ def lower_action(
     )
 
 
-def _plain(record: dict[str, Any]) -> dict[str, Json]:
-    plain: dict[str, Json] = json.loads(json.dumps(record))
-    return plain
-
-
-def _tuples(record: Any) -> dict[str, Any]:
-    return {key: tuple(v) if isinstance(v, list) else v for key, v in dict(record).items()}
-
-
 def _run(context: ActionContext, dump: Path | None) -> None:
     import tvm
 
@@ -86,16 +77,16 @@ def _run(context: ActionContext, dump: Path | None) -> None:
     config = architecture.config.read_config(
         description["config"], tie_word_embeddings=params["tie_word_embeddings"]
     )
-    scheme = QuantScheme(**params["scheme"])
-    layout = Layout(**params["layout"])
-    limits = Limits(**params["limits"])
-    capabilities = Capabilities(**_tuples(params["capabilities"]))
+    scheme = from_params(QuantScheme, params["scheme"])
+    layout = from_params(Layout, params["layout"])
+    limits = from_params(Limits, params["limits"])
+    capabilities = from_params(Capabilities, params["capabilities"])
     kernels = get_kernel_set(capabilities)
     model = architecture.model.Model(config)
     rewrite_layers(model, Packing(scheme, layout, kernels, str(params["activations"])))
     mod, named = model.export_tvm(spec=model.get_spec())
     attention: AttentionSpec = architecture.model.attention_spec(config)
-    _check_rope_window(limits, config, context)
+    _check_window(limits, config)
     lowered = lower_model(
         LoweringInput(
             mod=mod,
@@ -120,7 +111,7 @@ def _run(context: ActionContext, dump: Path | None) -> None:
     (context.out / SCHEDULES).write_bytes(canonical_json.encode(lowered.schedules))
 
 
-def _check_rope_window(limits: Limits, config: Any, context: ActionContext) -> None:
+def _check_window(limits: Limits, config: Any) -> None:
     trained = int(config.max_position_embeddings)
     if limits.context_window_size > trained:
         raise StageError(

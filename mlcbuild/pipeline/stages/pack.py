@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 from mlcbuild.pipeline.action import Action, ActionContext
+from mlcbuild.pipeline.stages.records import from_params, to_params
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.layout import Layout
@@ -21,8 +19,8 @@ def pack_action(spec: BuildSpec, scheme: QuantScheme, layout: Layout, quantized:
         run=_run,
         inputs={"quantized": quantized},
         params={
-            "scheme": json.loads(json.dumps(asdict(scheme))),
-            "layout": json.loads(json.dumps(asdict(layout))),
+            "scheme": to_params(scheme),
+            "layout": to_params(layout),
         },
         tools=tool_versions("numpy"),
         describe=f"pack as {layout.id}",
@@ -32,6 +30,6 @@ def pack_action(spec: BuildSpec, scheme: QuantScheme, layout: Layout, quantized:
 def _run(context: ActionContext) -> None:
     from mlcbuild.quant.quantize import pack_params
 
-    scheme = QuantScheme(**dict(context.params["scheme"]))  # type: ignore[arg-type]
-    layout = Layout(**dict(context.params["layout"]))  # type: ignore[arg-type]
+    scheme = from_params(QuantScheme, context.params["scheme"])
+    layout = from_params(Layout, context.params["layout"])
     pack_params(context.inputs["quantized"], scheme, layout, context.out, context.progress)

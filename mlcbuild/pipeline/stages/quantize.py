@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 from mlcbuild.pipeline.action import Action, ActionContext, ActionInput
 from mlcbuild.pipeline.stages.inspect_model import MODEL
+from mlcbuild.pipeline.stages.records import from_params, to_params
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.scheme import QuantScheme
@@ -23,7 +23,7 @@ def quantize_action(
         run=_run,
         inputs={"source": source, "model": model},
         params={
-            "scheme": json.loads(json.dumps(asdict(scheme))),
+            "scheme": to_params(scheme),
             "tie_word_embeddings": spec.tie_word_embeddings,
         },
         tools=tool_versions("gguf", "safetensors", "numpy", "ml_dtypes"),
@@ -44,11 +44,10 @@ def _run(context: ActionContext) -> None:
     config = architecture.config.read_config(
         description["config"], tie_word_embeddings=context.params["tie_word_embeddings"]
     )
-    scheme_record = dict(context.params["scheme"])  # type: ignore[arg-type]
     quantize_checkpoint(
         checkpoint,
         architecture.weights.param_rules(config),
-        QuantScheme(**scheme_record),
+        from_params(QuantScheme, context.params["scheme"]),
         context.out,
         context.progress,
         threads=context.threads,

@@ -1,4 +1,4 @@
-"""The pinned C++ toolchain: PyPI's ziglang, whose clang and libc stubs do not depend on the host."""
+"""The pinned C++ toolchain: PyPI's ziglang, whose clang and libc stubs are the same everywhere."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def run_zig(context: ActionContext, arguments: Sequence[str | Path], cwd: Path) 
     cache = context.tool_cache("zig")
     env = minimal_environment(context.scratch)
     env["ZIG_GLOBAL_CACHE_DIR"] = str(cache)
-    env["ZIG_LOCAL_CACHE_DIR"] = str(context.scratch / "zig-local")
+    env["ZIG_LOCAL_CACHE_DIR"] = str(cache)
     context.run_process([sys.executable, "-m", ZIG, *arguments], cwd=cwd, env=env)
