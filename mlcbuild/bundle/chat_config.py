@@ -10,8 +10,9 @@ from mlcbuild.bundle.chat_probe import ROLES, ChatForm, Turn, probe, refuse
 from mlcbuild.bundle.jinja_template import PINNED_DATE, JinjaTemplate, TemplateRefusal
 from mlcbuild.bundle.manifest import CHAT_VERSION
 from mlcbuild.bundle.messages import Message
+from mlcbuild.bundle.tokenizer_kind import check_kind
 from mlcbuild.core import canonical_json
-from mlcbuild.errors import StageError
+from mlcbuild.errors import SourceError
 
 _TOKEN_KEYS = (
     "bos_token",
@@ -87,10 +88,11 @@ def derive_chat_config(
     """Everything that chat.json says, from a model's decoded Hugging Face files.
 
     ``tokenizer`` is tokenizer.json; ``chat_template`` the text of chat_template.jinja, which goes
-    before the one in ``tokenizer_config``. Raises ``StageError`` if the template has no
+    before the one in ``tokenizer_config``. Raises ``SourceError`` if the template has no
     prefix/suffix form, naming the conversation and the first difference, or if a stop token is
     unknown.
     """
+    check_kind(tokenizer)
     tokens = special_tokens(tokenizer_config)
     ids = {str(token["content"]): int(token["id"]) for token in tokenizer.get("added_tokens", [])}
     notes: list[str] = []
@@ -114,7 +116,7 @@ def derive_chat_config(
         end_ids, stop_strings = end_of_turn(form, ids)
         stop_ids |= end_ids
     if not stop_ids and not stop_strings:
-        raise StageError(
+        raise SourceError(
             "nothing would ever stop this model",
             where="tokenizer_config.json, generation_config.json",
             why="neither names an eos token, and the chat template ends no turn",
@@ -159,7 +161,7 @@ def _embedded_template(tokenizer_config: Mapping[str, Any]) -> str | None:
         named = {item.get("name"): item.get("template") for item in value}
         value = named.get("default")
         if value is None:
-            raise StageError(
+            raise SourceError(
                 "the model has several chat templates and none is called default",
                 where="tokenizer_config.json",
                 why=f"names: {', '.join(sorted(str(name) for name in named))}",
@@ -197,7 +199,7 @@ def _token_ids(
     vocab = tokenizer.get("model", {}).get("vocab", {})
     if isinstance(vocab, Mapping) and token in vocab:
         return {int(vocab[token])}
-    raise StageError(
+    raise SourceError(
         f"the eos token {token!r} is not in the tokenizer",
         where="tokenizer_config.json",
         hint="tokenizer.json and tokenizer_config.json belong to different models",
@@ -241,7 +243,7 @@ def raw_bos_token_id(
     if token is None:
         return None, note
     if token not in added:
-        raise StageError(
+        raise SourceError(
             f"the BOS token {token!r} is not among the added tokens", where="tokenizer.json"
         )
     return added[token], note
@@ -276,7 +278,7 @@ def _processors(processor: object) -> Iterable[Mapping[str, Any]]:
 def check_form(form: ChatForm, template: JinjaTemplate) -> None:
     """Compares the form with the template on ``conversations()``, generation prompt on and off.
 
-    Raises ``StageError`` naming the first mismatch.
+    Raises ``SourceError`` naming the first mismatch.
     """
     for conversation in conversations():
         if any(message["role"] not in form.roles for message in conversation.messages):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mlcbuild.bundle.jinja_template import JinjaTemplate, TemplateRefusal
 from mlcbuild.bundle.messages import Message
-from mlcbuild.errors import StageError
+from mlcbuild.errors import SourceError
 
 ROLES = ("system", "user", "assistant")
 
@@ -59,9 +59,9 @@ class ChatForm:
         return turn.prefix + (content.strip() if self.trim_content else content) + turn.suffix
 
 
-def refuse(why: str) -> StageError:
+def refuse(why: str) -> SourceError:
     """The error for a template that has no prefix/suffix form."""
-    return StageError(
+    return SourceError(
         "the model's chat template cannot be expressed as prefixes and suffixes",
         where="chat template",
         why=why,
@@ -101,7 +101,7 @@ def probe(template: JinjaTemplate, bos_token: str | None) -> ChatForm:
     """The prefix/suffix form that explains the template's output for a few sentinel conversations.
 
     The form is a hypothesis: the caller compares it with the template on real conversations.
-    Raises ``StageError`` if the template has no such form.
+    Raises ``SourceError`` if the template has no such form.
     """
     notes: list[str] = []
     user = _message("user", _U1)

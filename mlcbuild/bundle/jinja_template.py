@@ -14,7 +14,7 @@ import jinja2.parser
 import jinja2.sandbox
 
 from mlcbuild.bundle.messages import Message
-from mlcbuild.errors import StageError
+from mlcbuild.errors import SourceError
 
 # Templates may ask for today's date. A bundle is the same whenever it is built, so they get the
 # date that Llama 3.1 falls back to.
@@ -77,7 +77,7 @@ class JinjaTemplate:
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
-            raise StageError(
+            raise SourceError(
                 "the chat template does not compile",
                 where="chat template",
                 why=str(error),

@@ -268,7 +268,7 @@ def read_manifest(bundle: Path) -> BundleManifest:
         raise VerificationError(
             "this is not a bundle",
             where=str(bundle),
-            why="no such folder" if not bundle.is_dir() else f"it holds no {MANIFEST_NAME}",
+            why=_why_not(bundle),
             hint="give the folder that `mlcbuild make` printed (the one with bundle.json in it)",
         ) from None
     except OSError as error:
@@ -281,3 +281,9 @@ def read_manifest(bundle: Path) -> BundleManifest:
 def is_attestation(path: str) -> bool:
     """Whether a file of a bundle is outside the payload (below ``attest/``)."""
     return PurePosixPath(path).parts[:1] == (ATTEST_DIR,)
+
+
+def _why_not(bundle: Path) -> str:
+    if bundle.is_dir():
+        return f"it holds no {MANIFEST_NAME}"
+    return "it is a file" if bundle.exists() else "there is no such folder"

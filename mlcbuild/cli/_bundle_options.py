@@ -8,11 +8,26 @@ from typing import Any, TypeVar
 
 import click
 
+from mlcbuild.cli.context import get_settings
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON record.")
+
+def _or_global(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    """``mlcbuild --json run B`` means ``mlcbuild run B --json``."""
+    del context, parameter
+    return value or get_settings().as_json
+
+
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    callback=_or_global,
+    help="Print one JSON record.",
+)
 
 
 def engine_options(function: Command) -> Command:

@@ -14,6 +14,7 @@ from mlcbuild.cli._bundle_options import (
     integer_list,
     json_option,
 )
+from mlcbuild.cli.context import get_settings
 
 
 @click.command("bench")
@@ -71,7 +72,8 @@ def command(
     from mlcbuild.engine.bench import BenchPlan, run_bench
 
     plan = BenchPlan(prefill, decode, batch, depth, repeat, threads, activations, variant)
-    record = run_bench(bundle, plan, progress=lambda text: click.echo(text, err=True))
+    say = None if get_settings().quiet else (lambda text: click.echo(text, err=True))
+    record = run_bench(bundle, plan, progress=say)
     if as_json:
         click.echo(json.dumps(record, ensure_ascii=False))
         return

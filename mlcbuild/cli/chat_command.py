@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,9 @@ def command(
     from mlcbuild.bundle.abi import PromptTooLongError
     from mlcbuild.engine import Engine
 
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  (input() then edits lines and keeps a history)
     opening = [] if system is None else [{"role": "system", "content": system}]
     with Engine(bundle, threads=threads, activations=activations, variant=variant) as engine:
         click.echo(f"{engine.manifest.name}; /reset, /quit; Ctrl-C stops an answer", err=True)
@@ -61,14 +65,14 @@ def command(
 
 def _read_line() -> str | None:
     """The next line of the user; None at the end of input or on Ctrl-C."""
-    if sys.stdin.isatty():
-        click.echo("> ", nl=False, err=True)
-    try:
+    if not sys.stdin.isatty():
         line = sys.stdin.readline()
-    except KeyboardInterrupt:
+        return line.rstrip("\r\n") if line else None
+    try:
+        return input("> ")  # to stdout on a terminal, else to stderr
+    except (EOFError, KeyboardInterrupt):
         click.echo(err=True)
         return None
-    return line.rstrip("\r\n") if line else None
 
 
 def _answer(engine: Engine, messages: list[dict[str, str]], options: dict[str, Any]) -> str:

@@ -34,6 +34,8 @@ def command(what: str, folder: Path, as_json: bool) -> None:
     if as_json or get_settings().as_json:
         click.echo(json.dumps(rows, ensure_ascii=False))
         return
+    if not rows and what == "recipes":
+        click.echo(f"no recipes in {folder}; --recipes names another folder", err=True)
     for line in _columns(rows):
         click.echo(line)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import json
 import os
@@ -25,10 +26,22 @@ import mlcbuild.cli as package
 from mlcbuild.cli.context import Settings, default_store
 from mlcbuild.cli.output import error_text
 from mlcbuild.core.suggest import suggestion_or_list
-from mlcbuild.errors import MlcbuildError, UsageError
+from mlcbuild.errors import MlcbuildError, ResourceError, UsageError
 
 _SUFFIX = "_command"
 INTERRUPTED = 130
+
+# What the machine refuses, not what we did wrong.
+_REFUSALS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.ENOTDIR: "a part of the path is a file",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "writing or reading is not permitted",
+    errno.EPERM: "writing or reading is not permitted",
+    errno.EMFILE: "too many files are open",
+    errno.ENOMEM: "memory is short",
+}
 
 
 class CommandFinder(click.Group):
@@ -148,7 +161,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; errors are printed, never raised."""
     previous = _interrupt_on_terminate()
     try:
-        return _run(list(arguments))
+        return _run(list(arguments) or ["--help"])
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
@@ -166,15 +179,31 @@ def _run(arguments: list[str]) -> int:
         _report_usage(error, arguments)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; what was finished is kept", err=True)
+        kept = "; what was finished is kept" if "make" in arguments else ""
+        click.echo(f"interrupted{kept}", err=True)
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone; Python would complain again when it flushes at exit.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            return _report_bug(error, arguments)
+        refusal = _refusal(error)
+        _report(refusal, arguments)
+        return refusal.exit_code
     except Exception as error:  # a bug of ours: the user gets one line, the log the rest
         return _report_bug(error, arguments)
+
+
+def _refusal(error: OSError) -> ResourceError:
+    """What is left when no stage could say more about it."""
+    return ResourceError(
+        _REFUSALS[error.errno or 0],
+        where=str(error.filename) if error.filename else None,
+        hint="choose another folder with --store (build results) or --out (bundles)",
+    )
 
 
 def _report(error: MlcbuildError, arguments: list[str]) -> None:

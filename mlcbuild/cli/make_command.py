@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from mlcbuild.core.atomic import format_bytes
 from mlcbuild.core.progress import Event, Progress, ProgressSink
 from mlcbuild.core.suggest import suggestion_or_list
 from mlcbuild.errors import MlcbuildError, UsageError
+from mlcbuild.pipeline.action import Action
 from mlcbuild.pipeline.export import export_tree
 from mlcbuild.pipeline.graph import topological
 from mlcbuild.pipeline.scheduler import Scheduler
@@ -140,6 +142,7 @@ def _build(
     """Run the graph, export what is finished; returns what went wrong."""
     roots = [build.verify for build in builds]
     stages = {action.stage for action in topological(roots)}
+    first = _early_checks(roots)
     for stage in options.force:
         if stage not in stages and roots:
             raise UsageError(
@@ -156,12 +159,25 @@ def _build(
         keep_going=options.keep_going,
     )
     with store.in_use():
-        result = scheduler.run([*roots, *(build.bundle for build in builds)])
-        verified, bundles = result.records[: len(roots)], result.records[len(roots) :]
+        result = scheduler.run([*first, *roots, *(build.bundle for build in builds)])
+        records = result.records[len(first) :]
+        verified, bundles = records[: len(roots)], records[len(roots) :]
         for build, check, bundle in zip(builds, verified, bundles, strict=True):
             if check is not None and bundle is not None:  # what fails its check is not handed out
                 _export(settings, store, progress, build, bundle, options.out)
     return list(dict.fromkeys(error for error in result.errors if error is not None))
+
+
+def _early_checks(roots: Sequence[Action]) -> list[Action]:
+    """Actions to run first: what is wrong with the input should show before the long compilations.
+
+    The tokenizer, then the recipe's limits (in the first lowering of each bundle), then the values
+    of the weights, for which all of them are read.
+    """
+    first = [action for action in topological(roots) if action.stage == "tokenizer"]
+    for root in roots:
+        first += [action for action in topological([root]) if action.stage == "lower"][:1]
+    return first + [action for action in topological(roots) if action.stage == "quantize"]
 
 
 def _export(

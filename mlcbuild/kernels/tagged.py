@@ -9,6 +9,8 @@ from typing import Any
 
 from tvm import tirx
 
+from mlcbuild.errors import InternalError, StageError
+
 ATTRIBUTE = "mlcb.kernel"
 
 
@@ -30,8 +32,18 @@ class KernelTag:
 
 @cache
 def build(kernels: Any, tag: KernelTag) -> tirx.PrimFunc:
-    """The PrimFunc of ``tag`` from kernel set ``kernels``; equal calls give the same object."""
-    func = getattr(kernels, tag.builder)(**dict(tag.args))
+    """The PrimFunc of ``tag`` from kernel set ``kernels``; equal calls give the same object.
+
+    Raises StageError for sizes that no kernel of the set can compute.
+    """
+    try:
+        func = getattr(kernels, tag.builder)(**dict(tag.args))
+    except InternalError as error:
+        raise StageError(
+            f"there is no {tag.builder} kernel for {error.message}",
+            why=error.why,
+            hint="this model's sizes do not fit the target's kernels: please report the model",
+        ) from error
     text = json.dumps({"builder": tag.builder, "args": dict(tag.args)}, sort_keys=True)
     return func.with_attr(ATTRIBUTE, text)
 
@@ -46,5 +58,10 @@ def read_tag(func: object) -> KernelTag | None:
     attrs = getattr(func, "attrs", None)
     if attrs is None or ATTRIBUTE not in attrs:
         return None
-    record = json.loads(str(attrs[ATTRIBUTE]))
+    return _parse(str(attrs[ATTRIBUTE]))
+
+
+@cache
+def _parse(text: str) -> KernelTag:
+    record = json.loads(text)
     return KernelTag(record["builder"], tuple(sorted(record["args"].items())))

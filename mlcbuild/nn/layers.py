@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tvm import relax
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
@@ -72,7 +71,3 @@ def select_rows(x: Tensor, rows: Tensor) -> Tensor:
     """Rows of x [1, n, features] by int32 index [r] -> [1, r, features]."""
     return op.take(x, rows, axis=1)
 
-
-def is_symbolic(dim: object) -> bool:
-    """Whether a dimension is a shape variable."""
-    return not isinstance(dim, int) and isinstance(dim, relax.Expr)

@@ -14,6 +14,14 @@ from mlcbuild.errors import InternalError
 from mlcbuild.kernels.tagged import KernelTag, build, read_tag
 
 
+def single_block(func: relax.Function) -> relax.DataflowBlock:
+    """The only block of a straight-line function; InternalError for any other function."""
+    blocks = list(func.body.blocks)
+    if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
+        raise InternalError("a model function must be one dataflow block")
+    return blocks[0]
+
+
 class FunctionEditor:
     """The bindings of one function as a list that a pass edits.
 
@@ -21,20 +29,15 @@ class FunctionEditor:
     """
 
     def __init__(self, func: relax.Function) -> None:
-        blocks = list(func.body.blocks)
-        if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
-            raise InternalError("a model function must be one dataflow block")
         self._func = func
-        self.bindings: list[tuple[Any, Any]] = [(b.var, b.value) for b in blocks[0].bindings]
+        self.bindings: list[tuple[Any, Any]] = [
+            (binding.var, binding.value) for binding in single_block(func).bindings
+        ]
         self.value: dict[Any, Any] = dict(self.bindings)
         self.uses: Counter[Any] = Counter()
         for _, value in self.bindings:
-            relax.analysis.post_order_visit(value, self._count)
-        self.uses[func.body.body] += 1
-
-    def _count(self, expr: Any) -> None:
-        if isinstance(expr, relax.Var):
-            self.uses[expr] += 1
+            self.uses.update(variables(value))
+        self.uses.update(variables(func.body.body))
 
     def definition(self, expr: Any) -> Any:
         """The value bound to a variable; ``expr`` itself if it is a parameter or no variable."""
@@ -103,6 +106,25 @@ class ModuleEditor:
         mod = relax.transform.Normalize()(self.mod)
         names = [g.name_hint for g, f in mod.functions.items() if isinstance(f, relax.Function)]
         return relax.transform.DeadCodeElimination(names)(mod)
+
+
+def variables(value: Any) -> list[Any]:
+    """The variables that a bound value reads, each as often as it is read.
+
+    A walk of our own, since TVM's visits every type and shape on the way: the packed tuple of all
+    params at each use of it. InternalError for control flow, which no plan has.
+    """
+    if isinstance(value, relax.Var):
+        return [value]
+    if isinstance(value, relax.Call):
+        return [var for arg in value.args for var in variables(arg)]
+    if isinstance(value, relax.Tuple):
+        return [var for item in value.fields for var in variables(item)]
+    if isinstance(value, relax.TupleGetItem):
+        return variables(value.tuple_value)
+    if isinstance(value, relax.If | relax.Function | relax.SeqExpr):
+        raise InternalError(f"a model function must be a straight line, found {type(value)}")
+    return []
 
 
 def op_name(value: Any) -> str:

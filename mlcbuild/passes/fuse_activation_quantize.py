@@ -9,7 +9,11 @@ import tvm
 from mlcbuild.kernels.tagged import KernelTag
 from mlcbuild.passes.editor import Emitter, FunctionEditor, ModuleEditor
 
-FUSED = {"rms_norm": "rms_norm_quantize", "silu_mul": "silu_mul_quantize"}
+# producer: (the fused kernel, the producer's argument that says how wide its rows are)
+FUSED = {
+    "rms_norm": ("rms_norm_quantize", "hidden_size"),
+    "silu_mul": ("silu_mul_quantize", "intermediate_size"),
+}
 
 
 def fuse_activation_quantize(mod: tvm.IRModule, kernels: Any) -> tvm.IRModule:
@@ -37,5 +41,8 @@ def _fuse(module: ModuleEditor, func: FunctionEditor, value: Any) -> Any:
     producer_tag = module.tag_of(producer)
     if producer_tag is None or producer_tag.builder not in FUSED:
         return None
-    fused = KernelTag(FUSED[producer_tag.builder], producer_tag.args)
+    name, width = FUSED[producer_tag.builder]
+    if producer_tag.get(width) != tag.get("in_features"):
+        return None  # the reshape between them cuts rows: other columns share a scale
+    fused = KernelTag(name, producer_tag.args)
     return module.call(fused, list(producer.args[1].fields), list(value.ty.fields))

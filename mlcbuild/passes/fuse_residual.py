@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from mlcbuild.passes.editor import Emitter, FunctionEditor, ModuleEditor, op_name, shape_of
+from mlcbuild.passes.editor import Emitter, FunctionEditor, ModuleEditor, shape_of
 
 LINEAR_BUILDERS = ("linear_int4", "linear_int4_float", "linear_dense")
 
@@ -33,7 +33,7 @@ def _fuse(module: ModuleEditor, func: FunctionEditor, out: Emitter, value: Any) 
         return None
     operands = list(value.args[1].fields)
     for own, other in ((1, 0), (0, 1)):
-        linear_var = _single_use_source(func, operands[own])
+        linear_var = func.through_reshapes(operands[own], single_use=True)
         linear = func.definition(linear_var)
         linear_tag = module.tag_of(linear)
         if linear_tag is None or linear_tag.builder not in LINEAR_BUILDERS:
@@ -49,9 +49,3 @@ def _fuse(module: ModuleEditor, func: FunctionEditor, out: Emitter, value: Any) 
         rows = out.emit(call, linear_var.ty)
         return relax.op.reshape(rows, value.ty.shape)
     return None
-
-
-def _single_use_source(func: FunctionEditor, expr: Any) -> Any:
-    while op_name(func.definition(expr)) == "relax.reshape" and func.uses[expr] == 1:
-        expr = func.definition(expr).args[0]
-    return expr

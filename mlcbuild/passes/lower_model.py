@@ -15,11 +15,17 @@ from tvm import relax, tirx
 from mlcbuild.errors import InternalError
 from mlcbuild.kernels.tagged import KernelTag, build, read_tag
 from mlcbuild.nn.attention import ATTENTION_CALL
-from mlcbuild.passes.editor import FunctionEditor, op_name
+from mlcbuild.passes.editor import op_name, single_block
 from mlcbuild.passes.fuse_activation_quantize import fuse_activation_quantize
 from mlcbuild.passes.fuse_residual import fuse_residual
 from mlcbuild.passes.lower_nn_ops import lower_nn_ops
-from mlcbuild.passes.plan_function import AttentionKernels, PlanFunction, attention_tags
+from mlcbuild.passes.plan_function import (
+    AttentionKernels,
+    Numbered,
+    PlanFunction,
+    attention_tags,
+    item_bytes,
+)
 from mlcbuild.passes.schedule_elementwise import schedule_elementwise
 from mlcbuild.spec.attention import AttentionSpec
 from mlcbuild.spec.limits import Limits
@@ -81,7 +87,6 @@ def native_phases(kernels: Any, schedules: dict[str, str]) -> list[Phase]:
                 [
                     transform.LegalizeOps(skip_ops=["relax.reshape"]),
                     transform.AnnotateTIROpPattern(),
-                    transform.FoldConstant(),
                     transform.FuseOps(),
                     transform.FuseTIR(),
                     transform.DeadCodeElimination(keep),
@@ -136,7 +141,8 @@ def _attention_scales(mod: tvm.IRModule) -> set[float]:
     for func in mod.functions.values():
         if not isinstance(func, relax.Function):
             continue
-        for _, value in FunctionEditor(func).bindings:
+        for binding in single_block(func).bindings:
+            value = binding.value
             if op_name(value) != "relax.call_dps_packed":
                 continue
             if str(value.args[0].global_symbol) == ATTENTION_CALL:
@@ -162,20 +168,24 @@ def _emit(source: LoweringInput, mod: tvm.IRModule, schedules: dict[str, str]) -
         functions[rope_tag.builder] = build(source.kernels, rope_tag)
         functions[attention_tag.builder] = build(source.kernels, attention_tag)
     bounds = plan_bounds(limits)
-    kernels: list[str] = []
+    kernels: Numbered[str] = Numbered()
     plans: list[PlanFunction] = []
     params: list[dict[str, Any]] = []
     for name in NATIVE_FUNCTIONS:
         plan = PlanFunction(name, spec, limits, kernels, attention)
         found = plan.lower(mod[name], source.param_names)
-        params = [{"name": n, "dtype": dtype, "shape": shape} for n, dtype, shape in found]
+        entries = [{"name": n, "dtype": dtype, "shape": shape} for n, dtype, shape in found]
+        if params and entries != params:
+            raise InternalError(f"{name} takes other parameters than {NATIVE_FUNCTIONS[0]}")
+        params = entries
         plans.append(plan)
     output_bytes = [plan.output_bytes(bounds) for plan in plans]
     temporary_base = sum(output_bytes)
-    entries = [
+    functions_json = [
         plan.finish(bounds, sum(output_bytes[:index]), temporary_base)
         for index, plan in enumerate(plans)
     ]
+    names = list(kernels)
     document = {
         "plan_version": PLAN_VERSION,
         "target": source.target,
@@ -195,7 +205,7 @@ def _emit(source: LoweringInput, mod: tvm.IRModule, schedules: dict[str, str]) -
             * spec.kv_heads
             * spec.head_dim
             * limits.page_size
-            * (2 if limits.kv_dtype == "float16" else 4),
+            * item_bytes(limits.kv_dtype),
         },
         "rope": {
             "rotary_dim": spec.rotary_dim,
@@ -204,10 +214,10 @@ def _emit(source: LoweringInput, mod: tvm.IRModule, schedules: dict[str, str]) -
         },
         "bounds": bounds,
         "params": params,
-        "kernels": kernels,
-        "functions": entries,
+        "kernels": names,
+        "functions": functions_json,
     }
-    used = {name: functions[name] for name in kernels}
+    used = {name: functions[name] for name in names}
     for name, func in used.items():
         if read_tag(func) is not None:
             schedules[name] = "template"
@@ -219,7 +229,7 @@ def _emit(source: LoweringInput, mod: tvm.IRModule, schedules: dict[str, str]) -
             for name, func in used.items()
         }
     )
-    return Lowered(document, tir, {name: schedules[name] for name in kernels})
+    return Lowered(document, tir, {name: schedules[name] for name in names})
 
 
 def _symbol_prefix(document: Mapping[str, Any], functions: Mapping[str, tirx.PrimFunc]) -> str:

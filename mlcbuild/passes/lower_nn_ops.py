@@ -35,9 +35,9 @@ def lower_nn_ops(mod: tvm.IRModule, kernels: Any) -> tvm.IRModule:
 
 
 def _rows(out: Emitter, x: Any) -> tuple[Any, Any, int] | None:
-    """X [1, n, k] or [b, 1, k] as [rows, k]; None for other shapes."""
+    """X [n, k], [1, n, k] or [b, 1, k] as [rows, k]; None for other shapes."""
     shape = shape_of(x)
-    columns = int_of(shape[-1])
+    columns = int_of(shape[-1]) if len(shape) > 1 else None
     if columns is None or x.ty.dtype != "float32":
         return None
     free = [dim for dim in shape[:-1] if int_of(dim) != 1]
@@ -74,23 +74,20 @@ def _rms_norm(module: ModuleEditor, out: Emitter, value: Any) -> Any:
     if flat is None:
         return None
     rows, count, columns = flat
+    if weight.ty.dtype != "float32" or [int_of(dim) for dim in shape_of(weight)] != [columns]:
+        return None
     tag = KernelTag("rms_norm", (("eps", float(value.attrs.epsilon)), ("hidden_size", columns)))
     ty = tensor_type([count, columns], "float32")
     return _finish(out, module.call(tag, [rows, weight], ty), ty, value)
 
 
 def _silu_mul(module: ModuleEditor, func: FunctionEditor, out: Emitter, value: Any) -> Any:
-    """multiply(silu(split(x)[0]), split(x)[1]) with a split in two halves."""
-    silu, up = func.definition(value.args[0]), func.definition(value.args[1])
-    if op_name(silu) != "relax.nn.silu" or not isinstance(up, relax.TupleGetItem):
-        return None
-    gate = func.definition(silu.args[0])
-    if not isinstance(gate, relax.TupleGetItem) or (gate.index, up.index) != (0, 1):
-        return None
-    if not gate.tuple_value.same_as(up.tuple_value):
-        return None
-    split = func.definition(gate.tuple_value)
-    if op_name(split) != "relax.split":
+    """multiply(silu(split(x)[0]), split(x)[1]), either way round, with a split in two halves."""
+    for gate, other in ((value.args[0], value.args[1]), (value.args[1], value.args[0])):
+        split = _gated_split(func, gate, other)
+        if split is not None:
+            break
+    else:
         return None
     source = split.args[0]
     axis = int(split.attrs.axis)
@@ -103,6 +100,20 @@ def _silu_mul(module: ModuleEditor, func: FunctionEditor, out: Emitter, value: A
     tag = KernelTag("silu_mul", (("intermediate_size", columns // 2),))
     ty = tensor_type([count, columns // 2], "float32")
     return _finish(out, module.call(tag, [rows], ty), ty, value)
+
+
+def _gated_split(func: FunctionEditor, gate_expr: Any, up_expr: Any) -> Any:
+    """The split of which ``gate_expr`` is silu of the first part and ``up_expr`` the second."""
+    silu, up = func.definition(gate_expr), func.definition(up_expr)
+    if op_name(silu) != "relax.nn.silu" or not isinstance(up, relax.TupleGetItem):
+        return None
+    gate = func.definition(silu.args[0])
+    if not isinstance(gate, relax.TupleGetItem) or (gate.index, up.index) != (0, 1):
+        return None
+    if not gate.tuple_value.same_as(up.tuple_value):
+        return None
+    split = func.definition(gate.tuple_value)
+    return split if op_name(split) == "relax.split" else None
 
 
 def _add(module: ModuleEditor, out: Emitter, value: Any) -> Any:
@@ -120,6 +131,8 @@ def _add(module: ModuleEditor, out: Emitter, value: Any) -> Any:
 def _take_rows(module: ModuleEditor, out: Emitter, value: Any) -> Any:
     x, index = value.args
     shape = shape_of(x)
+    if len(shape_of(index)) != 1:
+        return None
     axis = int(value.attrs.axis) if value.attrs.axis is not None else None
     if len(shape) != 3 or axis != 1 or int_of(shape[0]) != 1 or index.ty.dtype != "int32":
         return None

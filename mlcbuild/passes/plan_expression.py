@@ -15,8 +15,6 @@ _BINARY = {
     "Mul": "*",
     "FloorDiv": "/",
     "FloorMod": "%",
-    "Div": "/",
-    "Mod": "%",
     "Max": "max",
     "Min": "min",
 }

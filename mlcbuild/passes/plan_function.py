@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import tvm
 from tvm import relax
 
 from mlcbuild.errors import InternalError
 from mlcbuild.kernels.tagged import KernelTag
 from mlcbuild.nn.attention import ATTENTION_CALL
-from mlcbuild.passes.editor import FunctionEditor, op_name, shape_of
+from mlcbuild.passes.editor import int_of, op_name, shape_of, single_block
 from mlcbuild.passes.plan_expression import Token, Variables, evaluate, product, to_tokens
 from mlcbuild.passes.plan_memory import Buffer, align, plan_memory
 from mlcbuild.spec.attention import AttentionSpec
 from mlcbuild.spec.limits import Limits
+
+Item = TypeVar("Item", bound=Hashable)
 
 _ITEM_BYTES = {
     "float64": 8,
@@ -54,6 +57,27 @@ class _Tensor:
     shape: tuple[int, ...]  # expression numbers
 
 
+class Numbered(Generic[Item]):
+    """Distinct items in order of first use, each with its number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Item, int] = {}
+        self._items: list[Item] = []
+
+    def number(self, item: Item) -> int:
+        """The number of ``item``; the next one if it is new."""
+        number = self._numbers.setdefault(item, len(self._items))
+        if number == len(self._items):
+            self._items.append(item)
+        return number
+
+    def __getitem__(self, number: int) -> Item:
+        return self._items[number]
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._items)
+
+
 @dataclass
 class PlanFunction:
     """One function of a plan; buffers get their offsets in ``finish``."""
@@ -61,11 +85,11 @@ class PlanFunction:
     name: str
     spec: AttentionSpec
     limits: Limits
-    kernels: list[str]  # shared by all functions of the plan
+    kernels: Numbered[str]  # shared by all functions of the plan
     attention: AttentionKernels | None
     variables: Variables = field(default_factory=Variables)
-    exprs: list[tuple[Token, ...]] = field(default_factory=list)
-    tensors: list[_Tensor] = field(default_factory=list)
+    exprs: Numbered[tuple[Token, ...]] = field(default_factory=Numbered)
+    tensors: Numbered[_Tensor] = field(default_factory=Numbered)
     calls: list[tuple[int, list[tuple[str, int | float]]]] = field(default_factory=list)
     buffers: list[tuple[Token, ...]] = field(default_factory=list)  # size in bytes
     inputs: list[int] = field(default_factory=list)
@@ -75,17 +99,13 @@ class PlanFunction:
 
     def expression(self, expr: Any) -> int:
         """The number of a shape expression."""
-        tokens = to_tokens(expr, self.variables)
-        if tokens not in self.exprs:
-            self.exprs.append(tokens)
-        return self.exprs.index(tokens)
+        return self.exprs.number(to_tokens(expr, self.variables))
 
     def tensor(self, kind: str, ref: int | str, dtype: str, shape: list[Any]) -> int:
         """The number of a tensor (equal ones share it)."""
-        entry = _Tensor(kind, ref, dtype, tuple(self.expression(dim) for dim in shape))
-        if entry not in self.tensors:
-            self.tensors.append(entry)
-        return self.tensors.index(entry)
+        return self.tensors.number(
+            _Tensor(kind, ref, dtype, tuple(self.expression(dim) for dim in shape))
+        )
 
     def allocate(self, dtype: str, shape: list[Any]) -> int:
         """A tensor in a new buffer of the arena."""
@@ -100,9 +120,7 @@ class PlanFunction:
 
     def call(self, kernel: str, args: list[tuple[str, int | float]]) -> None:
         """Appends a kernel call."""
-        if kernel not in self.kernels:
-            self.kernels.append(kernel)
-        self.calls.append((self.kernels.index(kernel), args))
+        self.calls.append((self.kernels.number(kernel), args))
 
     # -- lowering ---------------------------------------------------------------------------
 
@@ -126,9 +144,8 @@ class PlanFunction:
                 env[var] = self.inputs[-1]
             else:
                 env[var] = None  # the KV cache: the runtime's own
-        editor = FunctionEditor(func)
-        for var, value in editor.bindings:
-            env[var] = self._binding(env, value)
+        for binding in single_block(func).bindings:
+            env[binding.var] = self._binding(env, binding.value)
         result = env[func.body.body] if isinstance(func.body.body, relax.Var) else func.body.body
         results = result if isinstance(result, list) else [result]
         self.outputs = [item for item in results if item is not None]
@@ -152,16 +169,27 @@ class PlanFunction:
         raise InternalError(f"{self.name}: no plan form for {name or type(value).__name__}")
 
     def _call_tir(self, env: dict[Any, Any], value: Any) -> Any:
-        args: list[tuple[str, int | float]] = []
-        for arg in value.args[1].fields:
-            args.append(("t", env[arg]))
-        for extra in value.args[2:]:
-            args += [("i", self.expression(dim)) for dim in extra.values]
+        if len(value.args) > 2:
+            raise InternalError(f"{self.name}: no plan form for the shape arguments of {value}")
+        # Shape variables that no buffer has as its size stand between the tensors.
+        inputs: list[tuple[str, int | float]] = [
+            ("i", self.expression(arg))
+            if tvm.ir.is_prim_expr(arg)
+            else ("t", self._argument(env, arg))
+            for arg in value.args[1].fields
+        ]
         out_type = value.ty_args[0]
         types = out_type.fields if isinstance(out_type, relax.TupleType) else [out_type]
         outs = [self.allocate(str(ty.dtype), list(ty.shape.values)) for ty in types]
-        self.call(value.args[0].name_hint, [*args, *(("t", out) for out in outs)])
+        self.call(value.args[0].name_hint, [*inputs, *(("t", out) for out in outs)])
         return outs if isinstance(out_type, relax.TupleType) else outs[0]
+
+    def _argument(self, env: dict[Any, Any], arg: Any) -> int:
+        """The number of the tensor that a kernel reads."""
+        found = env.get(arg) if isinstance(arg, relax.Var) else None
+        if not isinstance(found, int):
+            raise InternalError(f"{self.name}: no plan form for the kernel argument {arg}")
+        return found
 
     def _attention(self, env: dict[Any, Any], value: Any) -> int:
         extern = value.args[0]
@@ -169,12 +197,16 @@ class PlanFunction:
             raise InternalError(f"{self.name}: no plan form for a call of {extern.global_symbol}")
         spec, limits = self.spec, self.limits
         fields = value.args[1].fields
-        layer, qkv = _constant(fields[1]), env[fields[3]]
-        rows = shape_of(fields[3])[0]
+        layer, qkv = int(_constant(fields[1])), self._argument(env, fields[3])
+        rows, *inner = shape_of(fields[3])
         total = spec.heads + 2 * spec.kv_heads
+        if [int_of(dim) for dim in inner] != [total, spec.head_dim] or layer >= spec.layers:
+            raise InternalError(
+                f"{self.name}: attention of layer {layer} over {inner} does not fit {spec}"
+            )
         width = spec.heads * spec.head_dim
         page = limits.page_size * spec.head_dim
-        pages = self.tensor("kv", int(layer), limits.kv_dtype, ["kv_pages", 2, spec.kv_heads, page])
+        pages = self.tensor("kv", layer, limits.kv_dtype, ["kv_pages", 2, spec.kv_heads, page])
         positions = self.tensor("meta", "positions", "int32", [rows])
         rope_shape: list[Any] = ["rope_positions", spec.rotary_dim]
         query = self.allocate("float32", [rows, width])
@@ -212,6 +244,12 @@ class PlanFunction:
         return entry.ref
 
     def _size(self, buffer: int, bounds: Mapping[str, int]) -> int:
+        unknown = sorted(set(self.variables.names) - set(bounds))
+        if unknown:
+            raise InternalError(
+                f"{self.name}: a shape depends on {', '.join(unknown)}, which the runtime does "
+                f"not know; it knows {', '.join(bounds)}"
+            )
         values = {i: bounds[name] for i, name in enumerate(self.variables.names)}
         return evaluate(self.buffers[buffer], values)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm.s_tir import Schedule
+
+from mlcbuild.passes.editor import int_of
 
 LANES = 16
 
@@ -43,18 +46,33 @@ def _schedule(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return result.with_attr("tirx.is_scheduled", True)
 
 
-def _schedule_block(sch: Schedule, block: object) -> None:
-    loops = sch.get_loops(block)
+def _schedule_block(sch: Schedule, block: Any) -> None:
+    """Runs the outer loops on the thread pool and the innermost one in vectors.
+
+    Only loops whose iterations are independent are touched; a block of another form than one loop
+    for each of its axes keeps its loops.
+    """
+    loops = list(sch.get_loops(block))
     kinds = [it.iter_type for it in sch.get(block).iter_vars]
-    spatial = [
-        loop for loop, kind in zip(loops, kinds, strict=False) if kind == tirx.IterVar.DataPar
-    ]
-    if not spatial or len(loops) != len(kinds):
+    if len(loops) != len(kinds):
         return
-    if len(spatial) == len(loops):
-        fused = sch.fuse(*loops)
-        outer, inner = sch.split(fused, [None, LANES])
-        sch.vectorize(inner)
-        sch.parallel(outer)
-    else:
+    spatial = [
+        loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar
+    ]
+    if not spatial:
+        return
+    if len(spatial) < len(loops):
         sch.parallel(spatial[0])
+        return
+    # The lanes divide the innermost axis where they can: a vector with a bound check inside
+    # would be taken apart into scalars again.
+    columns = int_of(sch.get(loops[-1]).extent) or 1
+    lanes = next(lanes for lanes in (LANES, 8, 4, 2, 1) if columns % lanes == 0)
+    if lanes > 2:
+        outer, vector = sch.split(loops[-1], [None, lanes])
+        loops = [*loops[:-1], outer]
+    else:
+        outer, vector = sch.split(sch.fuse(*loops), [None, LANES])
+        loops = [outer]
+    sch.vectorize(vector)
+    sch.parallel(sch.fuse(*loops))

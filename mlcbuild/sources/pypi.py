@@ -174,7 +174,12 @@ def pip_error(package: str, version: str, output: str) -> MlcbuildError:
             hint=f"{sys.executable} -m ensurepip",
         )
     if "No space left on device" in output:
-        return ResourceError("the disk is full while fetching the package", where=where, why=last)
+        return ResourceError(
+            "the disk is full while fetching the package",
+            where=where,
+            why="No space left on device",
+            hint="free some space (mlcbuild gc drops old results) or choose another --store",
+        )
     if _NO_NETWORK.search(output):
         return NetworkError(
             "the package index cannot be reached",

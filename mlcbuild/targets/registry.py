@@ -7,7 +7,7 @@ import pkgutil
 
 import mlcbuild.targets as package
 from mlcbuild.core.suggest import suggestion_or_list
-from mlcbuild.errors import UsageError
+from mlcbuild.errors import InternalError, UsageError
 from mlcbuild.targets.target import Target
 
 
@@ -31,5 +31,5 @@ def get_target(name: str) -> Target:
     module = importlib.import_module(f"mlcbuild.targets.{name.replace('-', '_')}")
     target = module.TARGET
     if not isinstance(target, Target) or target.name != name:
-        raise UsageError(f"{module.__name__} does not define the target {name}")
+        raise InternalError(f"{module.__name__} does not define the target {name}")
     return target

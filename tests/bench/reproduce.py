@@ -12,7 +12,6 @@ import argparse
 import filecmp
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for "tests.", when run as a script
 
+from mlcbuild.core.atomic import remove_tree
 from tests.bench.command_line import parse_with_make_options
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def main() -> None:
             print("\n  ".join([manifest["tree_digest"], *(found or ["identical"])]))
             failed = failed or bool(found)
     finally:
-        shutil.rmtree(base, ignore_errors=True)
+        remove_tree(base)
     sys.exit(failed)
 
 

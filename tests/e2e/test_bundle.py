@@ -160,3 +160,21 @@ def test_an_altered_byte_is_found_and_named(smollm2_int4: Path, tmp_path: Path) 
     )
     assert altered.returncode == 6
     assert "kernels-avx2.so" in altered.stderr
+
+
+def test_an_archive_holds_the_bundle(
+    tiny_bundle: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    bundle = tiny_bundle("tied", "q4f16_1")
+    packed = run_mlcbuild("archive", bundle, "--out", tmp_path / "a.tar.zst")
+    assert packed.returncode == 0, packed.stderr
+    again = run_mlcbuild("archive", bundle, "--out", tmp_path / "b.tar.zst")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "a.tar.zst").read_bytes() == (tmp_path / "b.tar.zst").read_bytes()
+    unpacked = run_mlcbuild("unpack", tmp_path / "a.tar.zst", tmp_path / "bundle")
+    assert unpacked.returncode == 0, unpacked.stderr
+    names = {path.relative_to(bundle) for path in bundle.rglob("*")}
+    assert {path.relative_to(tmp_path / "bundle") for path in (tmp_path / "bundle").rglob("*")} == (
+        names
+    )
+    assert run_mlcbuild("verify", tmp_path / "bundle").returncode == 0

@@ -145,7 +145,7 @@ def test_version_of_an_inner_file(bundle: Path) -> None:
 
 
 def test_not_a_bundle(tmp_path: Path) -> None:
-    with pytest.raises(VerificationError, match="no such folder"):
+    with pytest.raises(VerificationError, match="there is no such folder"):
         open_bundle(tmp_path / "nothing")
 
 

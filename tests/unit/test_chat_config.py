@@ -14,7 +14,7 @@ from mlcbuild.bundle.chat_config import (
     form_from_json,
 )
 from mlcbuild.bundle.jinja_template import JinjaTemplate, TemplateRefusal
-from mlcbuild.errors import StageError
+from mlcbuild.errors import SourceError
 
 # Templates of our own that behave like the families'.
 CHATML_DEFAULT_SYSTEM = """
@@ -220,7 +220,7 @@ def test_template_without_system_role() -> None:
     ],
 )
 def test_templates_beyond_prefix_and_suffix_are_refused(template: str, why: str) -> None:
-    with pytest.raises(StageError) as error:
+    with pytest.raises(SourceError) as error:
         derive(template, bos="<|begin_of_text|>", eos="</s>")
     assert why in str(error.value)
 
@@ -229,7 +229,7 @@ def test_first_difference_is_named() -> None:
     trims_answers = CHATML_DEFAULT_SYSTEM.replace(
         "m.content ~", "(m.content | trim if m.role == 'assistant' else m.content) ~"
     )
-    with pytest.raises(StageError) as error:
+    with pytest.raises(SourceError) as error:
         derive(trims_answers, bos=None, eos="<|im_end|>")
     assert "conversation 'white space, " in str(error.value)
     assert "at character " in str(error.value)
@@ -259,9 +259,9 @@ def test_end_of_turn_without_a_token_of_its_own_is_a_stop_string() -> None:
 
 
 def test_unknown_eos_and_no_stop_at_all() -> None:
-    with pytest.raises(StageError, match="'<nope>' is not in the tokenizer"):
+    with pytest.raises(SourceError, match="'<nope>' is not in the tokenizer"):
         derive(LLAMA3, bos=None, eos="<nope>")
-    with pytest.raises(StageError, match="nothing would ever stop"):
+    with pytest.raises(SourceError, match="nothing would ever stop"):
         derive_chat_config(TOKENIZER, {})
 
 
@@ -315,7 +315,7 @@ def test_template_file_goes_first_and_named_templates() -> None:
     assert config.family == "llama3"
     named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": LLAMA3}]
     assert derive(named, bos=None, eos="</s>").family == "llama3"  # type: ignore[arg-type]
-    with pytest.raises(StageError, match="none is called default"):
+    with pytest.raises(SourceError, match="none is called default"):
         derive(named[:1], bos=None, eos="</s>")  # type: ignore[arg-type]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -330,6 +331,36 @@ def test_exit_codes_by_class(place: Place, monkeypatch: pytest.MonkeyPatch) -> N
     code, out, _ = invoke("make", "x", "--json")
     assert json.loads(out)["error"] == "stage"
     assert json.loads(out)["exit_code"] == 5
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(errno.ENOSPC, "the disk is full"), (errno.EROFS, "the file system is read-only")],
+)
+def test_what_the_machine_refuses_is_no_bug(
+    place: Place, monkeypatch: pytest.MonkeyPatch, number: int, text: str
+) -> None:
+    def fail(*_: object, **__: object) -> Any:
+        raise OSError(number, os.strerror(number), "/some/folder")
+
+    monkeypatch.setattr(main_module.group, "main", fail)
+    code, _, err = invoke("make", "x")
+    assert code == 7
+    assert err.startswith(f"error: /some/folder: {text}\n")
+    assert "--out" in err
+
+
+def test_no_arguments_show_the_help(place: Place) -> None:
+    code, out, err = invoke()
+    assert (code, err) == (0, "")
+    assert out.startswith("Usage: mlcbuild")
+
+
+def test_json_may_stand_before_a_bundle_command(place: Place) -> None:
+    code, out, err = invoke("--json", "inspect", place.folder / "none")
+    assert code == 6
+    assert json.loads(out)["why"] == "there is no such folder"
+    assert "there is no such folder" in err
 
 
 def test_a_bug_gives_one_line_and_a_log(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,15 @@ ATTENTION = {
     "gqa3": {"heads": 9, "kv_heads": 3, "head_dim": 64, "page_size": 16, "kv_dtype": "float16"},
     "gqa5": {"heads": 5, "kv_heads": 1, "head_dim": 96, "page_size": 32, "kv_dtype": "float16"},
     "gqa7": {"heads": 7, "kv_heads": 1, "head_dim": 128, "page_size": 16, "kv_dtype": "float32"},
+    # Heads that 512-bit vectors do not divide, and ones that take 128 bits.
+    "narrow": {"heads": 2, "kv_heads": 1, "head_dim": 72, "page_size": 16, "kv_dtype": "float16"},
+    "narrower": {
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 100,
+        "page_size": 16,
+        "kv_dtype": "float32",
+    },
     "gqa8": {"heads": 16, "kv_heads": 2, "head_dim": 256, "page_size": 16, "kv_dtype": "float16"},
 }
 LINEAR: dict[str, tuple[str, dict[str, Any]]] = {
@@ -524,7 +533,7 @@ def test_builders_are_cached_and_scheduled() -> None:
 def test_shapes_that_no_kernel_serves_are_refused() -> None:
     kernels = CpuKernels(VARIANTS[-1])
     with pytest.raises(InternalError, match="multiple"):
-        kernels.paged_attention(9, 3, 60, 16, "float16", 0.125)
+        kernels.paged_attention(9, 3, 62, 16, "float16", 0.125)
     with pytest.raises(InternalError, match="multiple"):
         kernels.linear_int4(64, 64, 40, "float16", 7)
     with pytest.raises(InternalError, match="rotary_dim"):

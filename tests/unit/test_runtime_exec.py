@@ -372,6 +372,48 @@ def test_executable_exit_codes(bundle: Path) -> None:
     assert "future needs avx9000, which this CPU lacks" in done.stderr
 
 
+def test_executable_meets_limits_of_the_machine(bundle: Path) -> None:
+    command = [str(bundle / "bin" / "mlcb"), "--prompt", "a", "--max-tokens", "2"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert done.returncode == 7
+    assert done.stderr == "error: cannot write to stdout\nwhy: No space left on device\n"
+    # Room for some threads' stacks, not for all.
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -v 1000000; exec "$@"', "sh", *command, "--threads", "1024"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 7
+    assert "of 1024\nwhy: " in done.stderr
+    assert "hint: ask for fewer threads" in done.stderr
+
+
+def test_folder_that_cannot_be_read(runtime: Runtime, tmp_path: Path) -> None:
+    """Refused is not missing: a name too long stands in for rights, which root does not lack."""
+    failure = open_failure(runtime, tmp_path / ("x" * 300))
+    assert failure.status == Status.IO
+    assert "bundle.json: cannot open: File name too long" in failure.message
+
+
+@pytest.mark.parametrize("language", ["c89", "c11", "c++98", "c++17"])
+def test_header_compiles(tmp_path: Path, language: str) -> None:
+    source = tmp_path / ("main.cc" if "+" in language else "main.c")
+    source.write_text(
+        "#include <mlcb.h>\n"
+        "int main(void) { mlcb_event event; return event.struct_size = sizeof(event), 0; }\n"
+    )
+    fake_bundle.zig(
+        "c++" if "+" in language else "cc",
+        *(f"-std={language}", "-Wall", "-Wextra", "-Werror", "-pedantic-errors", "-fsyntax-only"),
+        *("-I", fake_bundle.RUNTIME / "include", source),
+    )
+
+
 def test_library_shows_the_interface_only(binaries: Path) -> None:
     declared = set(
         re.findall(r"\b(mlcb_\w+)\(", (fake_bundle.RUNTIME / "include/mlcb.h").read_text())

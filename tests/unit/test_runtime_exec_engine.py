@@ -203,6 +203,81 @@ def test_cancel(engine: Engine) -> None:
     assert engine.outcomes[waiting].tokens == []
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_random_traffic_leaks_no_page(bundle: Bundle, seed: int) -> None:
+    """Requests come, fail, end and are cancelled at every stage; nothing of them stays."""
+    random = np.random.default_rng(seed)
+    sampling = {"temperature": 2.0, "top_k": 50, "ignore_eos": 1}
+    limits = [{"kv_tokens": 96}, {"kv_tokens": 150}, {"max_batch_size": 1}, {}][seed]
+    with bundle.engine(threads=1 + seed % 2, **limits) as engine:
+        alone = [engine.generate(p, max_tokens=12, seed=1, **sampling).tokens for p in PROMPTS]
+        of_prompt: dict[int, int] = {}
+        for _ in range(60):
+            action = random.integers(0, 8)
+            if action < 3:
+                number = int(random.integers(0, len(PROMPTS)))
+                request_id = engine.submit(PROMPTS[number], max_tokens=12, seed=1, **sampling)
+                of_prompt[request_id] = number
+            elif action == 3 and of_prompt:
+                with contextlib.suppress(RuntimeFailure):  # it has ended already
+                    engine.cancel(int(random.choice(list(of_prompt))))
+            elif action == 4:
+                with contextlib.suppress(RuntimeFailure):  # no room, or the kernel's error
+                    engine.logits([1, 2, int(random.choice([3, FORBIDDEN]))])
+            else:
+                engine.step()
+        outcomes = engine.run()
+        cancelled = 0
+        for request_id, number in of_prompt.items():
+            tokens = outcomes[request_id].tokens
+            if outcomes[request_id].finish == FinishReason.CANCEL:
+                cancelled += 1
+                assert tokens == alone[number][: len(tokens)]
+            else:
+                assert tokens == alone[number]
+        assert 0 < cancelled < len(of_prompt)
+        # The whole window fits again, and what was left in the pages does not show.
+        tokens = [int(t) for t in random.integers(0, VOCAB - 1, 96)]
+        assert np.abs(engine.logits(tokens) - fake_bundle.reference_logits(tokens)).max() < 2e-3
+
+
+def test_start_stop_and_destroy_while_requests_run(bundle: Bundle) -> None:
+    with bundle.engine(threads=2) as engine:
+        alone = engine.generate(PROMPTS[0], max_tokens=60, ignore_eos=1).tokens
+        library, handle = engine.library, engine.handle
+        ids = [engine.submit(PROMPTS[0], max_tokens=60, ignore_eos=1) for _ in range(6)]
+        while not all(engine.outcomes[i].done for i in ids):
+            engine.runtime.check(library.mlcb_engine_start(handle))
+            engine.poll(1)
+            engine.runtime.check(library.mlcb_engine_stop(handle))
+            engine.step()
+        assert all(engine.outcomes[i].tokens == alone for i in ids)
+        engine.submit(PROMPTS[0], ignore_eos=1)
+        engine.runtime.check(library.mlcb_engine_start(handle))
+
+
+def test_submitting_from_many_threads(bundle: Bundle) -> None:
+    with bundle.engine(threads=2) as engine:
+        alone = [engine.generate(p, max_tokens=10, ignore_eos=1).tokens for p in PROMPTS]
+        engine.runtime.check(engine.library.mlcb_engine_start(engine.handle))
+        submitted: list[tuple[int, int]] = []
+
+        def submit(number: int) -> None:
+            for _ in range(10):
+                request_id = engine.submit(PROMPTS[number], max_tokens=10, ignore_eos=1)
+                submitted.append((request_id, number))
+
+        threads = [threading.Thread(target=submit, args=(i,)) for i in range(len(PROMPTS))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        while not all(engine.outcomes[i].done for i, _ in submitted):
+            assert engine.poll(20_000)
+        assert len({request_id for request_id, _ in submitted}) == 40
+        assert all(engine.outcomes[i].tokens == alone[number] for i, number in submitted)
+
+
 def test_kernel_error_reaches_its_requests(engine: Engine) -> None:
     failure = failure_of(engine.logits, [1, FORBIDDEN])
     assert failure.status == Status.KERNEL
@@ -325,6 +400,8 @@ def test_choice_of_variant(bundle: Bundle) -> None:
         ({"max_batch_size": -1}, "max_batch_size is -1"),
         ({"kv_tokens": -1}, "kv_tokens"),
         ({"kv_tokens": 10_000}, "built for at most 384"),
+        ({"kv_tokens": 1 << 32}, "built for at most 384"),
+        ({"kv_tokens": (1 << 63) - 1}, "built for at most 384"),
         ({"activations": b"int4"}, "activations"),
     ],
 )

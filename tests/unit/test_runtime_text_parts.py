@@ -155,6 +155,8 @@ def test_regex_matches_as_oniguruma_does(pattern: str, driver: Driver) -> None:
         (r"[b-a]", "ends in the wrong order"),
         (r"\X", r"the escape '\\X'"),
         ("(" * 60 + "a" + ")" * 60, "nest too deeply"),
+        ("a" + "{1}" * 200_000, "repetitions of one another"),
+        ("(?:" * 5 + "(?:)" + "{1000})" * 5, "too long when its repetitions"),
     ],
 )
 def test_regex_refuses_by_name(pattern: str, message: str, driver: Driver) -> None:

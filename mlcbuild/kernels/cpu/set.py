@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 
@@ -37,6 +37,13 @@ class CpuKernels:
 
     def _tiles(self) -> Tiles:
         return self.tiles or default_tiles(self.capabilities)
+
+    def _dividing(self, *sizes: int) -> Capabilities:
+        """The same device with the widest vectors, down to four lanes, that divide all sizes."""
+        bits = self.capabilities.vector_bits
+        while bits > 128 and any(size % (bits // 32) for size in sizes):
+            bits //= 2
+        return replace(self.capabilities, vector_bits=bits)
 
     def quantize_rows(self, in_features: int) -> tirx.PrimFunc:
         """``(x f32[n,K]) -> (xq i8[n,Kp], xs f32[n,G], xz i32[n,G])``: int8 activations."""
@@ -186,7 +193,13 @@ class CpuKernels:
         page_values i32[nnz]. Row i attends to positions 0..positions[i] of its sequence.
         """
         return attention.paged_attention(
-            self.capabilities, heads, kv_heads, head_dim, page_size, kv_dtype, scale
+            self._dividing(head_dim, page_size),
+            heads,
+            kv_heads,
+            head_dim,
+            page_size,
+            kv_dtype,
+            scale,
         )
 
 

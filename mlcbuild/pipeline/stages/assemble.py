@@ -8,6 +8,7 @@ from mlcbuild.core import canonical_json
 from mlcbuild.core.canonical_json import Json
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.stages.compose import compose
+from mlcbuild.pipeline.stages.native_child import run_native
 
 
 def assemble_action(
@@ -33,6 +34,7 @@ def verify_action(subject: str, bundle: Action) -> Action:
         subject=subject,
         run=_verify,
         inputs={"bundle": bundle},
+        params={"subject": subject},
         describe="check hashes and self-test",
     )
 
@@ -42,15 +44,13 @@ def _assemble(context: ActionContext) -> None:
 
 
 def _verify(context: ActionContext) -> None:
-    from mlcbuild.bundle.native import NativeBundle
     from mlcbuild.bundle.reader import verify_bundle
-    from mlcbuild.bundle.selftest import run_golden
 
     path = context.inputs["bundle"]
     report = verify_bundle(path)
     report.check()
-    with NativeBundle.open(path, verify_full=True) as native:
-        golden = run_golden(native, threads=context.threads)
-    golden.check(context.params.get("subject", "bundle"))  # type: ignore[arg-type]
-    record = {"files": report.to_json(), "self_test": golden.to_json()}
+    self_test = run_native(
+        context, "verify", path, threads=context.threads, where=context.params["subject"]
+    )
+    record = {"files": report.to_json(), "self_test": self_test}
     (context.out / "report.json").write_bytes(canonical_json.encode(record))

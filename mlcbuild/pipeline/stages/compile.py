@@ -7,11 +7,9 @@ from typing import Any
 
 from mlcbuild.errors import StageError
 from mlcbuild.pipeline.action import Action, ActionContext
-from mlcbuild.pipeline.stages.lower import KERNELS
+from mlcbuild.pipeline.stages.files import KERNELS, OBJECT
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.targets.target import Target, Variant
-
-OBJECT = "kernels.o"
 
 
 def compile_action(target: Target, variant: Variant, lowered: Action) -> Action:
@@ -49,8 +47,9 @@ def _run(context: ActionContext) -> None:
     try:
         library = tvm.compile(mod, target)
     except Exception as error:  # TVM raises many types; the message is what helps
+        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise StageError(
-            "the compiler refused the kernels", why=str(error).strip().splitlines()[-1]
+            "the compiler refused the kernels", where=str(record), why=lines[-1]
         ) from error
     module = getattr(library, "mod", library)
     module.write_to_file(str(context.out / OBJECT), "o")

@@ -11,10 +11,8 @@ from typing import Any
 
 from mlcbuild.core.canonical_json import Json
 from mlcbuild.pipeline.action import Action
-from mlcbuild.pipeline.stages.inspect_model import LICENSES, MODEL
-from mlcbuild.pipeline.stages.lower import PLAN
+from mlcbuild.pipeline.stages.files import LICENSES, MODEL, NOTES, PLAN
 from mlcbuild.pipeline.stages.records import from_params, to_params
-from mlcbuild.pipeline.stages.tokenizer import NOTES
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.sources.resolved import ResolvedSource
 from mlcbuild.spec.limits import Limits

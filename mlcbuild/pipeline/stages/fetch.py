@@ -56,10 +56,11 @@ def source_input(spec: BuildSpec, env: BuildEnv, resolved: ResolvedSource) -> Ac
             token=env.hub.token,
             hub_cache=env.hub.cache,
         )
-        names = {file.path for file in resolved.files}
-        paths = [found] if found.is_file() else [found / name for name in sorted(names)]
-        for path in paths:
-            _copy(path, context.out / path.name)
+        if found.is_file():
+            _copy(found, context.out / found.name)
+            return
+        for name in sorted({file.path for file in resolved.files}):
+            _copy(found / name, context.out / name)
 
     return Action(
         stage="fetch",
@@ -73,4 +74,5 @@ def source_input(spec: BuildSpec, env: BuildEnv, resolved: ResolvedSource) -> Ac
 
 
 def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
     copy_file(source.resolve(), target, durable=False)

@@ -9,14 +9,15 @@ from typing import Any
 from mlcbuild.core import canonical_json
 from mlcbuild.errors import SourceError
 from mlcbuild.pipeline.action import Action, ActionContext, ActionInput
-from mlcbuild.pipeline.stages.tools import tool_versions
+from mlcbuild.pipeline.stages.files import (
+    GENERATION_CONFIG,
+    LICENSES,
+    MODEL,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+)
+from mlcbuild.pipeline.stages.tools import architecture_code, tool_versions
 from mlcbuild.recipe.build_spec import BuildSpec
-
-MODEL = "model.json"
-TOKENIZER = "tokenizer.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
-GENERATION_CONFIG = "generation_config.json"
-LICENSES = "licenses"
 
 
 def inspect_action(spec: BuildSpec, source: ActionInput, location: str) -> Action:
@@ -36,7 +37,7 @@ def inspect_action(spec: BuildSpec, source: ActionInput, location: str) -> Actio
         inputs={"source": source},
         params={"tie_word_embeddings": spec.tie_word_embeddings},
         tools=tool_versions("gguf", "safetensors", "tokenizers"),
-        code=("mlcbuild.arch", "mlcbuild.sources"),
+        code=(*architecture_code("config", "weights"), "mlcbuild.sources"),
         describe="read the checkpoint's headers",
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mlcbuild
 from mlcbuild.pipeline.action import Action, ActionContext
-from mlcbuild.pipeline.stages.compile import OBJECT
+from mlcbuild.pipeline.stages.files import OBJECT
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.pipeline.stages.zig import ZIG, run_zig
 from mlcbuild.targets.target import Target, Variant

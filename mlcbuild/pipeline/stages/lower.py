@@ -10,8 +10,9 @@ from mlcbuild.core import canonical_json
 from mlcbuild.core.canonical_json import Json
 from mlcbuild.errors import StageError
 from mlcbuild.pipeline.action import Action, ActionContext
+from mlcbuild.pipeline.stages.files import KERNELS, MODEL, PLAN, SCHEDULES
 from mlcbuild.pipeline.stages.records import from_params, to_params
-from mlcbuild.pipeline.stages.tools import tool_versions
+from mlcbuild.pipeline.stages.tools import architecture_code, tool_versions
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.attention import AttentionSpec
 from mlcbuild.spec.capabilities import Capabilities
@@ -19,10 +20,6 @@ from mlcbuild.spec.layout import Layout
 from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.targets.target import Target, Variant
-
-PLAN = "plan.json"
-KERNELS = "kernels.json"
-SCHEDULES = "schedules.json"
 
 
 def lower_action(
@@ -58,7 +55,7 @@ def lower_action(
         inputs={"model": model},
         params=params,
         tools=tool_versions("apache-tvm", "apache-tvm-ffi"),
-        code=("mlcbuild.arch", "mlcbuild.kernels", "mlcbuild.passes", "mlcbuild.quant.layers"),
+        code=(*architecture_code("config", "model"), "mlcbuild.kernels"),
         describe=f"lower to {variant.name}",
     )
 
@@ -68,11 +65,12 @@ def _run(context: ActionContext, dump: Path | None) -> None:
 
     from mlcbuild.arch.registry import get_architecture
     from mlcbuild.kernels.registry import get_kernel_set
-    from mlcbuild.passes.lower_model import LoweringInput, lower_model
+    from mlcbuild.passes.export_model import export_model
+    from mlcbuild.passes.lower_model import NATIVE_FUNCTIONS, LoweringInput, lower_model
     from mlcbuild.quant.layers import Packing, rewrite_layers
 
     params: dict[str, Any] = dict(context.params)
-    description = json.loads((context.inputs["model"] / "model.json").read_bytes())
+    description = json.loads((context.inputs["model"] / MODEL).read_bytes())
     architecture = get_architecture(description["architecture"])
     config = architecture.config.read_config(
         description["config"], tie_word_embeddings=params["tie_word_embeddings"]
@@ -80,29 +78,33 @@ def _run(context: ActionContext, dump: Path | None) -> None:
     scheme = from_params(QuantScheme, params["scheme"])
     layout = from_params(Layout, params["layout"])
     limits = from_params(Limits, params["limits"])
+    _check_window(limits, config)
     capabilities = from_params(Capabilities, params["capabilities"])
     kernels = get_kernel_set(capabilities)
-    model = architecture.model.Model(config)
-    rewrite_layers(model, Packing(scheme, layout, kernels, str(params["activations"])))
-    mod, named = model.export_tvm(spec=model.get_spec())
     attention: AttentionSpec = architecture.model.attention_spec(config)
-    _check_window(limits, config)
-    lowered = lower_model(
-        LoweringInput(
-            mod=mod,
-            param_names=[name for name, _ in named],
-            kernels=kernels,
-            attention=attention,
-            limits=limits,
-            target=str(params["target"]),
-            variant=str(params["variant"]),
-            activations=str(params["activations"]),
-            capability=capabilities.features,
-            layout=layout.id,
-            vocab_size=config.vocab_size,
-        ),
-        dump,
-    )
+    try:
+        model = architecture.model.Model(config)
+        rewrite_layers(model, Packing(scheme, layout, kernels, str(params["activations"])))
+        mod, names = export_model(model, NATIVE_FUNCTIONS)
+        lowered = lower_model(
+            LoweringInput(
+                mod=mod,
+                param_names=names,
+                kernels=kernels,
+                attention=attention,
+                limits=limits,
+                target=str(params["target"]),
+                variant=str(params["variant"]),
+                activations=str(params["activations"]),
+                capability=capabilities.features,
+                layout=layout.id,
+                vocab_size=config.vocab_size,
+            ),
+            dump,
+        )
+    except StageError as error:
+        where = f"{params['target']}, variant {params['variant']}"
+        raise StageError(error.message, where=where, why=error.why, hint=error.hint) from error
     for kernel, origin in lowered.schedules.items():
         if origin == "default":
             context.progress.note(f"{kernel}: no kernel of ours fits, default schedule")

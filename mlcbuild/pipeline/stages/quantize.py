@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from mlcbuild.pipeline.action import Action, ActionContext, ActionInput
-from mlcbuild.pipeline.stages.inspect_model import MODEL
+from mlcbuild.pipeline.stages.files import MODEL
 from mlcbuild.pipeline.stages.records import from_params, to_params
-from mlcbuild.pipeline.stages.tools import tool_versions
+from mlcbuild.pipeline.stages.tools import architecture_code, tool_versions
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.scheme import QuantScheme
 
@@ -27,7 +27,7 @@ def quantize_action(
             "tie_word_embeddings": spec.tie_word_embeddings,
         },
         tools=tool_versions("gguf", "safetensors", "numpy", "ml_dtypes"),
-        code=("mlcbuild.arch", "mlcbuild.sources"),
+        code=(*architecture_code("config", "weights"), "mlcbuild.sources"),
         long=True,
         describe=f"quantize to {spec.scheme}",
     )

@@ -7,16 +7,15 @@ import shutil
 
 from mlcbuild.core import canonical_json
 from mlcbuild.pipeline.action import Action, ActionContext
-from mlcbuild.pipeline.stages.inspect_model import (
+from mlcbuild.pipeline.stages.files import (
     GENERATION_CONFIG,
     MODEL,
+    NOTES,
     TOKENIZER,
     TOKENIZER_CONFIG,
 )
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.recipe.build_spec import BuildSpec
-
-NOTES = "notes.json"
 
 
 def tokenizer_action(spec: BuildSpec, model: Action) -> Action:

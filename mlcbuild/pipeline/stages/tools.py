@@ -1,9 +1,10 @@
-"""Versions of the packages that a stage's output depends on."""
+"""What a stage's output depends on besides its inputs: packages, and code found by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mlcbuild.arch.registry import architectures
 from mlcbuild.core.versions import installed_version
 from mlcbuild.errors import ToolchainError
 
@@ -20,3 +21,12 @@ def tool_versions(*packages: str) -> Mapping[str, str]:
             )
         versions[package] = version
     return versions
+
+
+def architecture_code(*modules: str) -> tuple[str, ...]:
+    """These modules of every architecture, for ``Action.code``: they are imported by name.
+
+    Only those that a stage loads, so that a change of a model's computation does not quantize its
+    weights again.
+    """
+    return tuple(f"mlcbuild.arch.{name}.{module}" for name in architectures() for module in modules)

@@ -1,4 +1,5 @@
 // Tests of the runtime's inner parts that the C interface does not reach one by one.
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -101,6 +102,28 @@ void test_thread_pool(int threads) {
   CHECK(pool.launch(failing_task, nullptr, 8) == -1);
   CHECK(take_kernel_error() == "task five");
   CHECK(pool.launch(failing_task, nullptr, 4) == 0);
+}
+
+struct RunCounts {
+  std::array<std::atomic<int>, 40> runs{};
+};
+
+int count_task(int task, ParallelGroupEnv*, void* closure) {
+  return static_cast<RunCounts*>(closure)->runs[static_cast<size_t>(task)]++ == 0 ? 0 : -1;
+}
+
+// Right behind a small job comes a larger one: a worker that is late for the first must not take a
+// task of the second for one of the first.
+void test_growing_jobs(int threads) {
+  ThreadPool pool(threads);
+  for (int round = 0; round < 30000; ++round) {
+    RunCounts counts;
+    const int tasks = round % 2 ? 40 : 2;
+    CHECK(pool.launch(count_task, &counts, tasks) == 0);
+    int total = 0;
+    for (const auto& runs : counts.runs) total += runs;
+    CHECK(total == tasks);
+  }
 }
 
 void test_two_pools() {
@@ -336,6 +359,7 @@ int main() {
   test_sha256();
   test_machine();
   for (int threads : {1, 2, 4}) test_thread_pool(threads);
+  for (int threads : {2, 3, 4}) test_growing_jobs(threads);
   test_two_pools();
   test_kv_tables();
   test_kv_fork_copies_on_write();

@@ -63,7 +63,8 @@ class SharedLibrary {
   void* handle_ = nullptr;
 };
 
-// Size of a regular file in bytes; -1 if there is no such file.
+// Size of a regular file in bytes; -1 if there is no such file. Throws Error(MLCB_ERROR_IO) if the
+// system refuses to tell.
 int64_t file_size(const std::string& path);
 // Absolute path of the running program; empty if the system does not tell.
 std::string executable_path();

@@ -184,7 +184,11 @@ void* SharedLibrary::find(const char* symbol) const {
 
 int64_t file_size(const std::string& path) {
   struct stat info;
-  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return -1;
+  if (::stat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return -1;
+    throw Error(MLCB_ERROR_IO, path + ": cannot open: " + errno_text());
+  }
+  if (!S_ISREG(info.st_mode)) return -1;
   return static_cast<int64_t>(info.st_size);
 }
 

@@ -123,7 +123,7 @@ void Engine::write_info(const BundleVariant& variant) {
 }
 
 void Engine::check_tokens(const int32_t* token_ids, size_t count) const {
-  if (count == 0) throw Error(MLCB_ERROR_ARGUMENT, "there are no tokens");
+  if (count == 0) throw Error(MLCB_ERROR_ARGUMENT, "there are no tokens: the prompt is empty");
   if (count > static_cast<size_t>(bundle_->limits().context_window_size)) {
     throw Error(MLCB_ERROR_TOO_LONG, std::to_string(count) + " tokens do not fit the context " +
                                          "window of " +
@@ -277,12 +277,15 @@ void Engine::emit(Event event) {
 void Engine::start() {
   std::lock_guard<std::mutex> lock(thread_mutex_);
   if (thread_.joinable()) return;
-  {
-    std::lock_guard<std::mutex> state_lock(state_mutex_);
-    quit_ = false;
-    thread_runs_ = true;
+  std::lock_guard<std::mutex> state_lock(state_mutex_);
+  quit_ = false;
+  try {
+    thread_ = std::thread([this] { thread_main(); });
+  } catch (const std::exception& error) {
+    throw Error(MLCB_ERROR_MEMORY,
+                std::string("cannot start the engine's thread\nwhy: ") + error.what());
   }
-  thread_ = std::thread([this] { thread_main(); });
+  thread_runs_ = true;
 }
 
 void Engine::stop() {

@@ -10,6 +10,16 @@ namespace {
 
 uint64_t round_to_page(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
+// Comes before anything of the cache's size is allocated.
+int64_t within_bound(const Plan& plan, int64_t kv_pages) {
+  if (kv_pages <= plan.bounds[kKvPages]) return kv_pages;
+  throw Error(MLCB_ERROR_ARGUMENT, "a KV cache of " + std::to_string(kv_pages) + " pages of " +
+                                       std::to_string(plan.kv.page_size) +
+                                       " tokens was asked for, the bundle was built for at most " +
+                                       std::to_string(plan.bounds[kKvPages] * plan.kv.page_size) +
+                                       " tokens\nhint: lower kv_tokens");
+}
+
 }  // namespace
 
 Plan Model::load_plan(const Bundle& bundle, const BundleVariant& variant) {
@@ -40,15 +50,9 @@ Model::Model(const Bundle& bundle, const BundleVariant& variant, int threads, in
       library_(bundle.path_of(variant.kernels)),
       kernels_(resolve_kernels(plan_, library_)),
       pool_(threads),
-      cache_(plan_.kv, kv_pages),
+      cache_(plan_.kv, within_bound(plan_, kv_pages)),
       rope_(plan_.rope, bundle.limits().context_window_size),
       rope_positions_(bundle.limits().context_window_size) {
-  if (kv_pages > plan_.bounds[kKvPages]) {
-    throw Error(MLCB_ERROR_ARGUMENT,
-                "a KV cache of " + std::to_string(kv_pages * plan_.kv.page_size) +
-                    " tokens was asked for, the bundle was built for at most " +
-                    std::to_string(plan_.bounds[kKvPages] * plan_.kv.page_size));
-  }
   bind(bundle);
 }
 

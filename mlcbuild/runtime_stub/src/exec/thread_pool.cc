@@ -1,7 +1,10 @@
 #include "exec/thread_pool.h"
 
 #include <chrono>
+#include <exception>
 #include <utility>
+
+#include "core/error.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -37,7 +40,7 @@ int barrier_result(const std::atomic<bool>& barrier_called) {
 }
 
 uint32_t epoch_of(uint64_t ticket) { return static_cast<uint32_t>(ticket >> 32); }
-int index_of(uint64_t ticket) { return static_cast<int>(ticket & 0xffffffffu); }
+int unclaimed(uint64_t ticket) { return static_cast<int>(ticket & 0xffffffffu); }
 
 }  // namespace
 
@@ -56,10 +59,20 @@ ThreadPool::Scope::Scope(ThreadPool* pool) : previous_(std::exchange(current_poo
 ThreadPool::Scope::~Scope() { current_pool = previous_; }
 
 ThreadPool::ThreadPool(int threads) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { worker_main(); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { worker_main(); });
+  } catch (const std::exception& error) {  // no destructor runs for what was never constructed
+    const size_t started = workers_.size();
+    join_workers();
+    throw Error(MLCB_ERROR_MEMORY, "cannot start thread " + std::to_string(started + 2) + " of " +
+                                       std::to_string(threads) + "\nwhy: " + error.what() +
+                                       "\nhint: ask for fewer threads");
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { join_workers(); }
+
+void ThreadPool::join_workers() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     quit_ = true;
@@ -82,7 +95,7 @@ int ThreadPool::launch(ParallelTask task, void* closure, int tasks) {
   finished_ = 0;
   result_ = 0;
   const uint32_t epoch = epoch_of(ticket_) + 1;
-  ticket_ = uint64_t{epoch} << 32;
+  ticket_ = uint64_t{epoch} << 32 | static_cast<uint32_t>(tasks);
   if (sleeping_ > 0) {
     // Taking the lock makes sure that a worker on its way to sleep has seen the ticket or waits.
     {
@@ -123,9 +136,9 @@ void ThreadPool::work_on(uint32_t epoch) {
     void* const closure = closure_;
     ParallelGroupEnv* const env = env_;
     const int tasks = tasks_;
-    if (epoch_of(ticket) != epoch || index_of(ticket) >= tasks) return;
-    if (!ticket_.compare_exchange_strong(ticket, ticket + 1)) continue;
-    run_task(task, index_of(ticket), env, closure);
+    if (epoch_of(ticket) != epoch || unclaimed(ticket) == 0) return;
+    if (!ticket_.compare_exchange_strong(ticket, ticket - 1)) continue;
+    run_task(task, tasks - unclaimed(ticket), env, closure);
   }
 }
 

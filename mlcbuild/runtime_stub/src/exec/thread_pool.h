@@ -17,7 +17,8 @@ namespace mlcb {
 // of microseconds, the distance between two kernels of a step, then sleep.
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // the caller counts as one
+  // The caller counts as one. Throws Error(MLCB_ERROR_MEMORY) if the system refuses a thread.
+  explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -53,13 +54,16 @@ class ThreadPool {
   void work_on(uint32_t epoch);
   void run_task(ParallelTask task, int index, ParallelGroupEnv* env, void* closure);
   void worker_main();
+  void join_workers();
   bool has_news(uint32_t seen_epoch) const;
 
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  // High half: number of the job (its epoch); low half: the next task to claim. A successful
-  // compare-exchange proves that the job is still open, so the fields below belong to it.
+  // High half: number of the job (its epoch); low half: its tasks that nobody has claimed. A
+  // successful compare-exchange proves that the job was still open, so the fields below, read
+  // before it, belong to it. Whether a job is closed must be told by the ticket alone: those fields
+  // are written for the next job while the ticket is still that of the last one.
   std::atomic<uint64_t> ticket_{0};
   std::atomic<ParallelTask> task_{nullptr};
   std::atomic<void*> closure_{nullptr};

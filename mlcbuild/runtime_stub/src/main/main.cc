@@ -1,6 +1,8 @@
 // bin/mlcb: answers one prompt with the bundle it sits in.
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +38,7 @@ int exit_code(mlcb_status status) {
       return 6;
     case MLCB_ERROR_DEVICE:
     case MLCB_ERROR_MEMORY:
+    case MLCB_ERROR_IO:
       return 7;
     default:
       return 1;
@@ -112,12 +115,10 @@ std::vector<int32_t> prompt_tokens(const mlcb_bundle* bundle, const MainOptions&
   return ids;
 }
 
-void write_text(const mlcb_event& event) {
-  if (event.text_size == 0) return;
-  if (std::fwrite(event.text, 1, event.text_size, stdout) != event.text_size ||
-      std::fflush(stdout) != 0) {
-    throw Error(MLCB_ERROR_IO, "cannot write to stdout");
-  }
+void write_text(const char* text, size_t size) {
+  if (size == 0) return;
+  if (std::fwrite(text, 1, size, stdout) == size && std::fflush(stdout) == 0) return;
+  throw Error(MLCB_ERROR_IO, std::string("cannot write to stdout\nwhy: ") + std::strerror(errno));
 }
 
 struct Timing {
@@ -155,13 +156,11 @@ Timing generate(mlcb_engine* engine, const std::vector<int32_t>& tokens,
         timing.prefill_s = seconds_since(start);
         start = Clock::now();
       }
-      write_text(event);
+      write_text(event.text, event.text_size);
     }
   }
   timing.decode_s = seconds_since(start);
-  if (std::fputc('\n', stdout) == EOF || std::fflush(stdout) != 0) {
-    throw Error(MLCB_ERROR_IO, "cannot write to stdout");
-  }
+  write_text("\n", 1);
   return timing;
 }
 

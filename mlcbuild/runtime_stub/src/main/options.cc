@@ -26,7 +26,9 @@ const char kUsage[] =
     "  --stats            print speed and memory\n"
     "  --help             this text\n"
     "\n"
-    "exit codes: 0 done, 1 error, 2 usage, 6 the bundle does not verify, 7 CPU or memory limits\n";
+    "exit codes: 0 done, 1 error, 2 usage, 6 the bundle does not verify, 7 the machine (CPU, "
+    "memory,\n"
+    "files), 130 interrupted\n";
 
 namespace {
 

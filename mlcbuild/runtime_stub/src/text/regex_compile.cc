@@ -183,7 +183,8 @@ class RegexCompiler {
     NodePtr node = make_node(NodeKind::kSequence);
     while (more() && !next_is('|') && !next_is(')')) {
       NodePtr item = parse_atom(nesting, ignore_case);
-      while (parse_repeat(&item)) {
+      for (int repeats = 0; parse_repeat(&item); ++repeats) {
+        if (repeats == kMaxNesting) fail("too many repetitions of one another");
       }
       node->children.push_back(std::move(item));
     }
@@ -508,6 +509,8 @@ class RegexCompiler {
   }
 
   void emit(const Node& node) {
+    // Repetitions of what is empty write nothing, and yet take time.
+    if (++emitted_ > 4 * kMaxProgram) fail("too long when its repetitions are written out");
     switch (node.kind) {
       case NodeKind::kEmpty:
         return;
@@ -585,6 +588,7 @@ class RegexCompiler {
   std::string_view pattern_;
   std::vector<uint32_t> chars_;
   size_t at_ = 0;
+  size_t emitted_ = 0;  // nodes
   Regex regex_;
 };
 
