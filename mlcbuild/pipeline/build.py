@@ -82,13 +82,14 @@ def check_supported(spec: BuildSpec) -> None:
         "runtime.sliding_window_size": spec.sliding_window_size,
         "runtime.attention_sink_size": spec.attention_sink_size,
         "tuning": spec.tuning.trials or spec.tuning.minutes,
+        "publish.to": spec.publish.to,
         "quality": (quality.max_kld, quality.max_ppl_ratio, quality.min_top1) != (None,) * 3,
     }
     keys = [key for key, value in asked.items() if value]
     if keys:
         raise RecipeError(
-            f"this version of mlcbuild cannot do what {', '.join(keys)} asks for",
+            f"this version of mlcbuild does not carry out: {', '.join(keys)}",
             where=str(spec.recipe_path),
             why="the recipe format has the keys already, the stages behind them come later",
-            hint="remove them to build without",
+            hint="remove what is named to build without it",
         )

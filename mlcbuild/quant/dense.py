@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlcbuild.errors import SourceError
-from mlcbuild.quant.groupwise import check_finite
+from mlcbuild.weights.finite import check_finite
 
 
 def to_float32(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.float32]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mlcbuild.errors import InternalError, SourceError
 from mlcbuild.spec.scheme import QuantScheme
+from mlcbuild.weights.finite import check_finite
 
 Float32Array = npt.NDArray[np.float32]
 Uint8Array = npt.NDArray[np.uint8]
@@ -97,22 +98,6 @@ def dequantize(quantized: Quantized, scheme: QuantScheme) -> Float32Array:
     values = grouped * quantized.scales.astype(np.float32)[:, :, None]
     result: Float32Array = values.reshape(rows, padded_columns)[:, : quantized.columns]
     return result
-
-
-def check_finite(values: npt.NDArray[Any], name: str) -> None:
-    """Refuses NaN and infinity with the tensor, the first place and the count."""
-    finite = np.isfinite(values)
-    if finite.all():
-        return
-    bad = np.argwhere(~finite)
-    place = ", ".join(str(int(index)) for index in bad[0])
-    nan_count = int(np.isnan(values).sum())
-    raise SourceError(
-        f"tensor {name} holds {nan_count} NaN and {len(bad) - nan_count} infinite values",
-        where=f"{name}[{place}]",
-        why="the checkpoint is damaged or was exported in the middle of a diverged training run",
-        hint="fetch the file again or use another checkpoint",
-    )
 
 
 def _row_chunks(rows: int, size: int) -> Iterator[tuple[int, int]]:

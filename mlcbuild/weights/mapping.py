@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlcbuild.errors import InternalError, SourceError
+from mlcbuild.weights.finite import check_finite
 
 Combine = Literal["one", "concat_rows"]
 Kind = Literal["linear", "embedding", "lm_head", "norm", "bias"]
@@ -107,7 +108,7 @@ def check_consumed(rules: Sequence[ParamRule], checkpoint: CheckpointLike) -> No
     if len(problems) > len(shown):
         shown.append(f"and {len(problems) - len(shown)} more")
     raise SourceError(
-        f"the checkpoint does not fit the model: {len(problems)} tensors\n  " + "\n  ".join(shown),
+        "the checkpoint does not fit the model:\n  " + "\n  ".join(shown),
         where=checkpoint.location,
         hint="; ".join(hints) if hints else None,
     )
@@ -121,9 +122,11 @@ def is_ignored(name: str) -> bool:
 def read_param(rule: ParamRule, checkpoint: CheckpointLike) -> npt.NDArray[Any]:
     """The parameter's values, in the checkpoint's dtype; a view if it has one source.
 
-    Raises SourceError when a duplicate holds other values than the parameter.
+    Raises SourceError for NaN and infinity, and when a duplicate holds other values.
     """
     parts = [checkpoint.read(source) for source in rule.sources]
+    for source, part in zip(rule.sources, parts, strict=True):
+        check_finite(part, source, checkpoint.location)
     value = parts[0] if rule.combine == "one" else np.concatenate(parts, axis=0)
     for duplicate in rule.duplicates:
         if duplicate in checkpoint.tensors and not _same(value, checkpoint.read(duplicate)):

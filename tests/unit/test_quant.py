@@ -134,9 +134,9 @@ def test_bad_values_are_named(dtype: Any) -> None:
         lambda: groupwise.quantize(weight, Q4, name="w"),
         lambda: dense.convert(weight, "float16", "w"),
     ):
-        with pytest.raises(SourceError, match="tensor w holds 1 NaN and 1 infinite") as caught:
+        expected = r"tensor w holds 1 NaN and 1 infinite values, the first at \[2, 5\]"
+        with pytest.raises(SourceError, match=expected):
             action()
-        assert caught.value.where == "w[2, 5]"
 
 
 def test_values_beyond_float16() -> None:

@@ -164,7 +164,7 @@ def test_mapping_lists_every_problem() -> None:
     tensors["norms"] = tensors.pop("norm")
     tensors["up"] = np.ones((2, 2))
     tensors["extra"] = np.ones(1)
-    with pytest.raises(SourceError, match="does not fit the model: 4 tensors") as caught:
+    with pytest.raises(SourceError, match="does not fit the model:") as caught:
         check_consumed(_rules(), _Checkpoint(tensors))
     message = caught.value.message
     assert "up has shape [2, 2], the config says [1, 2]" in message
