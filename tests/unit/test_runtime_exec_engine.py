@@ -207,7 +207,7 @@ def test_cancel(engine: Engine) -> None:
 def test_random_traffic_leaks_no_page(bundle: Bundle, seed: int) -> None:
     """Requests come, fail, end and are cancelled at every stage; nothing of them stays."""
     random = np.random.default_rng(seed)
-    sampling = {"temperature": 2.0, "top_k": 50, "ignore_eos": 1}
+    sampling: Any = {"temperature": 2.0, "top_k": 50, "ignore_eos": 1}
     limits = [{"kv_tokens": 96}, {"kv_tokens": 150}, {"max_batch_size": 1}, {}][seed]
     with bundle.engine(threads=1 + seed % 2, **limits) as engine:
         alone = [engine.generate(p, max_tokens=12, seed=1, **sampling).tokens for p in PROMPTS]
