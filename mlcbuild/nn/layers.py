@@ -70,4 +70,3 @@ class GatedMLP(nn.Module):
 def select_rows(x: Tensor, rows: Tensor) -> Tensor:
     """Rows of x [1, n, features] by int32 index [r] -> [1, r, features]."""
     return op.take(x, rows, axis=1)
-
