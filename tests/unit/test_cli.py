@@ -214,6 +214,8 @@ def test_an_interrupted_make_exits_130_and_goes_on_later(place: Place) -> None:
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
+        # A test run in the background may have been told to ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     for line in process.stderr:
