@@ -117,7 +117,7 @@ def test_variants_agree(smollm2_int4: Path) -> None:
         assert (reference.argmax(axis=1) == other.argmax(axis=1)).mean() > 0.85
 
 
-@pytest.mark.parametrize("variant", ["tied", "untied", "qwen2"])
+@pytest.mark.parametrize("variant", ["untied", "qwen2"])
 def test_float_mode_computes_with_the_stored_weights(
     variant: str, tiny_bundle: Callable[[str, str], Path], tiny_reference: Arrays
 ) -> None:
