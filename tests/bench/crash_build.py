@@ -109,6 +109,8 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, help="folder for the stores (default: temporary)")
     arguments, options = parse_with_make_options(parser, sys.argv[1:])
     chance = random.Random(arguments.seed)
+    if arguments.scratch is not None:
+        arguments.scratch.mkdir(parents=True, exist_ok=True)
     base = Path(tempfile.mkdtemp(prefix="crash-build-", dir=arguments.scratch))
     try:
         site = Site(base, arguments.recipe, options)

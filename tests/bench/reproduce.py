@@ -73,6 +73,8 @@ def main() -> None:
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--scratch", type=Path, help="folder for the stores (default: temporary)")
     arguments, options = parse_with_make_options(parser, sys.argv[1:])
+    if arguments.scratch is not None:
+        arguments.scratch.mkdir(parents=True, exist_ok=True)
     base = Path(tempfile.mkdtemp(prefix="reproduce-", dir=arguments.scratch))
     try:
         places = (base / "one", base / "another" / "place")

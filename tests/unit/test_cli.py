@@ -250,7 +250,7 @@ def test_kill_9_at_random_moments(place: Place) -> None:
     )
     assert result.returncode == 0, result.stderr
     killed = int(result.stdout.split()[0])
-    assert killed >= 10, "most kills must hit a running build"
+    assert killed >= 5, "kills must hit running builds"
 
 
 # -- imports and time -------------------------------------------------------------------------
