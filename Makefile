@@ -19,7 +19,7 @@ CXX_FILES := $(shell find mlcbuild/runtime_stub tests -name '*.cc' -o -name '*.c
 help:
 	@echo 'make demo         build $(RECIPE) and ask the bundle a question'
 	@echo 'make test         linters, then the tests'
-	@echo 'make test-slow    the tests that take longer'
+	@echo 'make test-slow    the proofs that take longer: the same bytes twice, 20 kills of a real build'
 	@echo 'make test-parity  live comparison with transformers, in $(PARITY_VENV)'
 	@echo 'make lint         ruff, mypy, clang-format: check only'
 	@echo 'make format       ruff and clang-format: fix'
@@ -34,10 +34,11 @@ demo: $(READY)
 	$(BIN)/mlcbuild run "$$bundle" --prompt "$(QUESTION)"
 
 test: lint
-	$(BIN)/python -m pytest -m 'not slow and not parity'
+	$(BIN)/python -m pytest -m 'not parity'
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python tests/bench/reproduce.py $(RECIPE) -- --quantization $(QUANTIZATION)
+	$(BIN)/python tests/bench/crash_build.py $(RECIPE) --kills 20 -- --quantization $(QUANTIZATION)
 
 test-parity: $(PARITY_READY)
 	$(PARITY_VENV)/bin/python -m pytest -m parity tests/parity
