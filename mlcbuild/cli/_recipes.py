@@ -107,3 +107,21 @@ def assemble_builds(env: BuildEnv, specs: Sequence[BuildSpec]) -> list[Build]:
         graph = build_graph(spec, env)
         builds.append(Build(spec, graph.bundle, graph.verify))
     return builds
+
+
+def collect_builds(
+    settings: Settings,
+    recipes: Sequence[Path],
+    quantization: Sequence[str],
+    target: Sequence[str],
+    offline: bool,
+) -> tuple[Store, list[Build]]:
+    """The store and every build of the recipes, for commands that only look."""
+    store = settings.open_store()
+    progress = settings.progress()
+    builds: list[Build] = []
+    for recipe in recipes:
+        specs = load_specs(store, recipe, quantization, target)
+        env = make_environment(settings, store, recipe, progress, offline=offline)
+        builds.extend(assemble_builds(env, specs))
+    return store, builds

@@ -9,13 +9,7 @@ from pathlib import Path
 
 import click
 
-from mlcbuild.cli._recipes import (
-    Build,
-    assemble_builds,
-    load_specs,
-    make_environment,
-    recipe_options,
-)
+from mlcbuild.cli._recipes import collect_builds, recipe_options
 from mlcbuild.cli.context import get_settings
 from mlcbuild.core.suggest import suggestion_or_list
 from mlcbuild.errors import UsageError
@@ -40,13 +34,7 @@ def command(
     settings = get_settings()
     as_json = as_json or settings.as_json
     settings = replace(settings, as_json=False)
-    store = settings.open_store()
-    progress = settings.progress()
-    builds: list[Build] = []
-    for recipe in recipes:
-        specs = load_specs(store, recipe, quantization, target)
-        env = make_environment(settings, store, recipe, progress, offline=offline)
-        builds.extend(assemble_builds(env, specs))
+    store, builds = collect_builds(settings, recipes, quantization, target, offline)
     findings = survey(store, [build.verify for build in builds])
     if stage is not None:
         names = {finding.stage for finding in findings}
