@@ -7,6 +7,7 @@ from ctypes import (
     POINTER,
     Structure,
     c_char_p,
+    c_double,
     c_float,
     c_int32,
     c_int64,
@@ -37,6 +38,9 @@ class Status(IntEnum):
     TOO_LONG = 3
     NOT_FOUND = 4
     UNSUPPORTED = 5
+    BUSY = 6
+    DEADLINE = 7
+    GRAMMAR = 8
     BUNDLE = 20
     VERSION = 21
     HASH = 22
@@ -72,6 +76,18 @@ class FinishReason(IntEnum):
     STOP = 1
     LENGTH = 2
     CANCEL = 3
+    DEADLINE = 4
+
+
+class GrammarKind(IntEnum):
+    """``mlcb_grammar_kind``."""
+
+    NONE = 0
+    JSON = 1
+    JSON_SCHEMA = 2
+    REGEX = 3
+    EBNF = 4
+    STRUCTURE = 5
 
 
 class BundleOptions(Structure):
@@ -88,9 +104,23 @@ class EngineOptions(Structure):
         ("threads", c_int32),
         ("max_batch_size", c_int32),
         ("kv_tokens", c_int64),
+        ("kv_bytes", c_uint64),
+        ("mode", c_char_p),
+        ("max_waiting", c_int32),
+        ("no_prefix_cache", c_int32),
+        ("speculation", c_char_p),
+        ("speculation_tokens", c_int32),
+        ("draft", c_void_p),
+        ("profile", c_int32),
         ("activations", c_char_p),
         ("variant", c_char_p),
     ]
+
+
+class LogitBias(Structure):
+    """``mlcb_logit_bias``."""
+
+    _fields_ = [("token_id", c_int32), ("bias", c_float)]
 
 
 class RequestParams(Structure):
@@ -100,15 +130,35 @@ class RequestParams(Structure):
         ("struct_size", c_size_t),
         ("token_ids", POINTER(c_int32)),
         ("token_count", c_size_t),
+        ("n", c_int32),
         ("max_tokens", c_int32),
         ("temperature", c_float),
         ("top_p", c_float),
         ("top_k", c_int32),
+        ("min_p", c_float),
+        ("repetition_penalty", c_float),
+        ("presence_penalty", c_float),
+        ("frequency_penalty", c_float),
         ("seed", c_uint64),
+        ("logit_bias", POINTER(LogitBias)),
+        ("logit_bias_count", c_size_t),
+        ("logprobs", c_int32),
+        ("top_logprobs", c_int32),
         ("ignore_eos", c_int32),
         ("stop", POINTER(c_char_p)),
         ("stop_count", c_size_t),
+        ("stop_token_ids", POINTER(c_int32)),
+        ("stop_token_count", c_size_t),
+        ("timeout_ms", c_int32),
+        ("grammar_kind", c_int32),
+        ("grammar", c_char_p),
     ]
+
+
+class TokenLogprob(Structure):
+    """``mlcb_token_logprob``."""
+
+    _fields_ = [("token_id", c_int32), ("logprob", c_float)]
 
 
 class Event(Structure):
@@ -118,11 +168,22 @@ class Event(Structure):
         ("struct_size", c_size_t),
         ("request_id", c_uint64),
         ("kind", c_int32),
+        ("choice", c_int32),
         ("token_id", c_int32),
         ("finish_reason", c_int32),
         ("status", c_int32),
         ("text", c_void_p),
         ("text_size", c_size_t),
+        ("logprob", c_float),
+        ("top_logprobs", POINTER(TokenLogprob)),
+        ("top_logprob_count", c_size_t),
+        ("stop_string", c_char_p),
+        ("prompt_tokens", c_int32),
+        ("cached_tokens", c_int32),
+        ("completion_tokens", c_int32),
+        ("queue_seconds", c_double),
+        ("first_token_seconds", c_double),
+        ("total_seconds", c_double),
     ]
 
 
@@ -159,7 +220,18 @@ _PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     ),
     "mlcb_apply_chat_template": (
         c_int32,
-        [c_void_p, c_char_p, c_int32, c_void_p, c_size_t, POINTER(c_size_t)],
+        [c_void_p, c_char_p, c_void_p, c_size_t, POINTER(c_size_t)],
+    ),
+    "mlcb_grammar_check": (c_int32, [c_void_p, c_int32, c_char_p]),
+    "mlcb_tool_grammar": (
+        c_int32,
+        [c_void_p, c_char_p, c_char_p, c_int32, c_void_p, c_size_t, POINTER(c_size_t)],
+    ),
+    "mlcb_output_parser_create": (c_int32, [c_void_p, c_char_p, POINTER(c_void_p)]),
+    "mlcb_output_parser_destroy": (None, [c_void_p]),
+    "mlcb_output_parser_push": (
+        c_int32,
+        [c_void_p, c_char_p, c_size_t, c_int32, POINTER(c_char_p)],
     ),
     "mlcb_engine_create": (c_int32, [c_void_p, POINTER(EngineOptions), POINTER(c_void_p)]),
     "mlcb_engine_destroy": (None, [c_void_p]),
@@ -170,6 +242,11 @@ _PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "mlcb_engine_start": (c_int32, [c_void_p]),
     "mlcb_engine_stop": (c_int32, [c_void_p]),
     "mlcb_engine_poll": (c_int32, [c_void_p, POINTER(Event), c_int32]),
+    "mlcb_engine_metrics": (
+        c_int32,
+        [c_void_p, c_char_p, c_void_p, c_size_t, POINTER(c_size_t)],
+    ),
+    "mlcb_engine_clear_cache": (c_int32, [c_void_p]),
     "mlcb_engine_logits": (
         c_int32,
         [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_float), c_size_t],
@@ -181,12 +258,32 @@ class PromptTooLongError(UsageError):
     """A prompt does not fit the context window."""
 
 
+class BusyError(UsageError):
+    """As many requests wait as may: the same request may succeed later."""
+
+
+class DeadlineError(UsageError):
+    """A request's time ran out before its first token."""
+
+
+class GrammarError(UsageError):
+    """A grammar, JSON schema or regular expression is not valid, or not supported.
+
+    ``param``: the parameter of a request that it came in, if it is known.
+    """
+
+    param: str | None = None
+
+
 _ERRORS: dict[int, type[MlcbuildError]] = {
     Status.ARGUMENT: UsageError,
     Status.TOO_SMALL: InternalError,
     Status.TOO_LONG: PromptTooLongError,
     Status.NOT_FOUND: UsageError,
     Status.UNSUPPORTED: UsageError,
+    Status.BUSY: BusyError,
+    Status.DEADLINE: DeadlineError,
+    Status.GRAMMAR: GrammarError,
     Status.BUNDLE: VerificationError,
     Status.VERSION: VerificationError,
     Status.HASH: VerificationError,
@@ -197,6 +294,8 @@ _ERRORS: dict[int, type[MlcbuildError]] = {
 
 _HINTS: dict[int, str] = {
     Status.TOO_LONG: "shorten the prompt, or build with a larger context_window_size",
+    Status.BUSY: "try again later, or raise max_waiting",
+    Status.DEADLINE: "raise the timeout, or send fewer requests at once",
     Status.BUNDLE: "`mlcbuild verify` lists everything that is wrong with a bundle",
     Status.VERSION: "build the bundle again with one mlcbuild",
     Status.HASH: "`mlcbuild verify` lists every altered file; fetch or build the bundle again",

@@ -16,7 +16,7 @@ MANIFEST_NAME = "bundle.json"
 ATTEST_DIR = "attest"
 
 BUNDLE_VERSION = 1
-ABI_VERSION = 1
+ABI_VERSION = 2
 PLAN_VERSION = 1
 PARAMS_VERSION = 1
 CHAT_VERSION = 1
@@ -89,13 +89,19 @@ class ModelInfo(_Record):
 
 
 class LimitsInfo(_Record):
-    """Bounds in tokens and sequences; see ``mlcbuild.spec.limits.Limits``."""
+    """Bounds in tokens and sequences; see ``mlcbuild.spec.limits.Limits``.
+
+    ``sliding_window_size``: how many positions a token attends to, besides the first
+    ``attention_sink_size`` ones; 0: to all.
+    """
 
     context_window_size: Positive
     prefill_chunk_size: Positive
     max_batch_size: Positive
     page_size: Positive
     kv_dtype: str
+    sliding_window_size: Count = 0
+    attention_sink_size: Count = 0
 
 
 class VariantInfo(_Record):
@@ -119,8 +125,8 @@ class RuntimeInfo(_Record):
 class MemoryPlan(_Record):
     """Bytes.
 
-    ``kv_bytes``: the KV cache when every sequence fills its window; ``arena_bytes``: scratch of the
-    most demanding variant; ``total_bytes``: weights + kv + arena.
+    ``kv_bytes``: the KV cache when every sequence fills its context, or what its sliding window
+    keeps of it; ``arena_bytes``: scratch of the most demanding variant; ``total_bytes``: weights + kv + arena.
     """
 
     weights_bytes: Count
@@ -134,7 +140,7 @@ class BundleManifest(_Record):
     """The whole of bundle.json; the fields are described in docs/formats.md."""
 
     bundle_version: Literal[1] = 1
-    abi_version: Literal[1] = 1
+    abi_version: Literal[2] = 2
     plan_version: Literal[1] = 1
     params_version: Literal[1] = 1
     name: str

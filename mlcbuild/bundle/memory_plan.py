@@ -7,20 +7,20 @@ from typing import Any
 
 from mlcbuild.bundle.manifest import LimitsInfo, MemoryPlan
 from mlcbuild.errors import StageError
+from mlcbuild.spec.kv import KvPageShape, Window
 
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
-
-
-def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element of a KV dtype."""
-    if dtype not in _BYTES:
-        raise StageError(f"unknown KV dtype {dtype!r}", hint=f"known: {', '.join(sorted(_BYTES))}")
-    return _BYTES[dtype]
+_KV_KEYS = ("layers", "kv_heads", "head_dim", "page_size", "dtype", "window", "sinks")
 
 
-def kv_bytes_per_token(layers: int, kv_heads: int, head_dim: int, dtype: str) -> int:
-    """Bytes that one token takes in the KV cache: a key and a value per layer and KV head."""
-    return 2 * layers * kv_heads * head_dim * dtype_bytes(dtype)
+def kv_of(plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The KV cache that all plans of a bundle agree on; StageError if they do not."""
+    found = {tuple(plan["kv"].get(key, 0) for key in _KV_KEYS) for plan in plans}
+    if len(found) != 1:
+        raise StageError(
+            "the plans of one bundle disagree about the KV cache",
+            why=f"({', '.join(_KV_KEYS)}): {sorted(found)}",
+        )
+    return dict(zip(_KV_KEYS, found.pop(), strict=True))
 
 
 def plan_memory(
@@ -28,33 +28,31 @@ def plan_memory(
 ) -> MemoryPlan:
     """The memory plan of a bundle from its decoded params/index.json and execution plans.
 
-    KV: every sequence of the largest batch fills its window, in whole pages. Arena: the functions
-    of a plan share one; an engine runs one plan, so the largest of the plans counts.
+    KV: every sequence of the largest batch fills its context, or what its sliding window keeps of
+    it, in whole pages. Arena: the functions of a plan share one; an engine runs one plan, so the
+    largest of the plans counts.
     """
     weights = sum(int(shard["size"]) for shard in params_index["shards"])
-    shapes = {
-        (kv["layers"], kv["kv_heads"], kv["head_dim"], kv["dtype"])
-        for kv in (plan["kv"] for plan in plans)
-    }
-    if len(shapes) != 1:
-        raise StageError(
-            "the plans of one bundle disagree about the KV cache",
-            why=f"(layers, kv_heads, head_dim, dtype): {sorted(shapes)}",
-        )
-    layers, kv_heads, head_dim, dtype = shapes.pop()
-    if dtype != limits.kv_dtype:
-        raise StageError(
-            f"the plans keep KV in {dtype}, the limits say {limits.kv_dtype}",
-            hint="lower with the kv_dtype of the recipe",
-        )
-    per_token = kv_bytes_per_token(layers, kv_heads, head_dim, dtype)
-    pages = -(-limits.context_window_size // limits.page_size) * limits.max_batch_size
-    kv = pages * limits.page_size * per_token
+    kv = kv_of(plans)
+    for key, limit in (("dtype", limits.kv_dtype), ("page_size", limits.page_size)):
+        if kv[key] != limit:
+            raise StageError(
+                f"the plans' KV cache has {key} {kv[key]}, the limits say {limit}",
+                hint="lower with the limits of the recipe",
+            )
+    shape = KvPageShape(kv["kv_heads"], kv["head_dim"], kv["page_size"], kv["dtype"])
+    page_bytes = int(kv["layers"]) * shape.page_bytes
+    pages = Window(kv["window"], kv["sinks"]).pages(
+        limits.page_size,
+        limits.context_window_size,
+        limits.max_batch_size,
+        limits.prefill_chunk_size,
+    )
     arena = max(int(function["arena_bytes"]) for plan in plans for function in plan["functions"])
     return MemoryPlan(
         weights_bytes=weights,
-        kv_bytes_per_token=per_token,
-        kv_bytes=kv,
+        kv_bytes_per_token=-(-page_bytes // limits.page_size),
+        kv_bytes=pages * page_bytes,
         arena_bytes=arena,
-        total_bytes=weights + kv + arena,
+        total_bytes=weights + pages * page_bytes + arena,
     )

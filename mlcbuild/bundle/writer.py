@@ -23,7 +23,7 @@ from mlcbuild.bundle.manifest import (
     VariantInfo,
     tree_digest,
 )
-from mlcbuild.bundle.memory_plan import plan_memory
+from mlcbuild.bundle.memory_plan import kv_of, plan_memory
 from mlcbuild.bundle.tree import hash_file, list_payload
 from mlcbuild.core.atomic import write_atomic
 from mlcbuild.errors import StageError
@@ -115,7 +115,12 @@ def write_bundle(out_dir: Path, parts: BundleParts) -> BundleManifest:
     if GOLDEN in present:
         _read_versioned(out_dir, GOLDEN, "golden_version", GOLDEN_VERSION)
     _check_parts(parts, plans, index, {entry.path: entry for entry in files}, out_dir)
-    limits = LimitsInfo(**dataclasses.asdict(parts.limits))
+    kv = kv_of(plans)
+    limits = LimitsInfo(
+        **dataclasses.asdict(parts.limits),
+        sliding_window_size=kv["window"],
+        attention_sink_size=kv["sinks"],
+    )
     manifest = BundleManifest(
         name=parts.name,
         target=parts.target,

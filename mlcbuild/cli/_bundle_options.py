@@ -58,8 +58,37 @@ def engine_options(function: Command) -> Command:
     return function
 
 
+def speculation_options(function: Command) -> Command:
+    """Adds --speculation, --speculation-tokens and --draft."""
+    for option in reversed(
+        (
+            click.option(
+                "--speculation",
+                type=click.Choice(["ngram", "draft"]),
+                default=None,
+                help="Guess tokens ahead, from the text itself or with the bundle of --draft; the "
+                "text stays the same.",
+            ),
+            click.option(
+                "--speculation-tokens",
+                type=click.IntRange(min=0),
+                default=0,
+                help="Tokens to guess in a step; 0 leaves it to the runtime.",
+            ),
+            click.option(
+                "--draft",
+                type=click.Path(path_type=Path),
+                default=None,
+                help="A small bundle with the same tokenizer, for --speculation draft.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
 def sampling_options(function: Command) -> Command:
-    """Adds --temperature, --top-p, --top-k, --max-tokens, --seed."""
+    """Adds --temperature, --top-p, --top-k, --min-p, the penalties, --max-tokens, --seed."""
     for option in reversed(
         (
             click.option(
@@ -79,6 +108,30 @@ def sampling_options(function: Command) -> Command:
                 type=click.IntRange(min=0),
                 default=0,
                 help="Sample from this many of the likeliest tokens; 0 is off.",
+            ),
+            click.option(
+                "--min-p",
+                type=click.FloatRange(min=0, max=1),
+                default=0.0,
+                help="Leave out tokens less likely than this times the likeliest; 0 is off.",
+            ),
+            click.option(
+                "--repetition-penalty",
+                type=click.FloatRange(min=0, min_open=True),
+                default=1.0,
+                help="Above 1, tokens of the prompt and the text become less likely.",
+            ),
+            click.option(
+                "--presence-penalty",
+                type=float,
+                default=0.0,
+                help="Taken off the logit of each token that the text has.",
+            ),
+            click.option(
+                "--frequency-penalty",
+                type=float,
+                default=0.0,
+                help="The same for each time that it has it.",
             ),
             click.option(
                 "--max-tokens",

@@ -2,88 +2,114 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
+import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from mlcbuild.cli._bundle_options import bundle_argument, engine_options, sampling_options
-from mlcbuild.cli._streaming import text_output, write_now
-
-if TYPE_CHECKING:
-    from mlcbuild.engine import Engine
+from mlcbuild.cli._bundle_options import bundle_argument, engine_options
+from mlcbuild.cli.chat_session import ChatSession
+from mlcbuild.cli.chat_settings import ChatSettings, setting_names
+from mlcbuild.cli.chat_terminal import TerminalScreen, can_edit, editing_reader, plain_reader
+from mlcbuild.cli.chat_transcript import Transcript, load_transcript
+from mlcbuild.cli.context import get_settings
+from mlcbuild.errors import UsageError
 
 
 @click.command("chat")
 @bundle_argument
 @click.option("--system", default=None, help="System message. Default: the model's own, if any.")
-@sampling_options
+@click.option("--resume", is_flag=True, help="Go on with the last conversation with this model.")
+@click.option(
+    "--no-history",
+    is_flag=True,
+    help="Keep neither the lines that are typed nor the conversation.",
+)
+@click.option("--temperature", type=float, default=None, help="0 always takes the likeliest token.")
+@click.option(
+    "--top-p",
+    type=float,
+    default=None,
+    help="Sample from the likeliest tokens that together have this probability.",
+)
+@click.option(
+    "--top-k",
+    type=int,
+    default=None,
+    help="Sample from this many of the likeliest tokens; 0 is off.",
+)
+@click.option("--max-tokens", type=int, default=None, help="Longest answer, in tokens.")
+@click.option("--seed", type=int, default=None, help="Same seed, same answers.")
 @engine_options
 def command(
     bundle: Path,
     system: str | None,
+    resume: bool,
+    no_history: bool,
     threads: int,
     activations: str | None,
     variant: str | None,
-    **options: Any,
+    **sampling: Any,
 ) -> None:
-    """Talk with BUNDLE. /reset starts anew, /quit (or end of input) leaves.
+    """Talk with BUNDLE.
 
-    Ctrl-C stops an answer; what was said stays in the conversation.
+    /help lists the commands. Ctrl-C stops an answer, Ctrl-D or /exit leaves. How answers are
+    sampled is the model's own default unless an option or /set says otherwise. The conversation is
+    kept for --resume in the user's state folder.
     """
-    from mlcbuild.bundle.abi import PromptTooLongError
     from mlcbuild.engine import Engine
 
-    if sys.stdin.isatty():
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  (input() then edits lines and keeps a history)
-    opening = [] if system is None else [{"role": "system", "content": system}]
-    with Engine(bundle, threads=threads, activations=activations, variant=variant) as engine:
-        click.echo(f"{engine.manifest.name}; /reset, /quit; Ctrl-C stops an answer", err=True)
-        messages = list(opening)
-        while (line := _read_line()) is not None:
-            text = line.strip()
-            if text == "/quit":
+    settings = ChatSettings(sampling)
+    with Engine(
+        bundle, threads=threads, activations=activations, variant=variant, mode="interactive"
+    ) as engine:
+        state = state_folder(os.environ)
+        autosave = state / "chats" / f"{_file_name(engine.model_name)}.json"
+        transcript = _opening(autosave, system, resume=resume)
+        screen = TerminalScreen(color=get_settings().color)
+        session = ChatSession(
+            engine, screen, settings, transcript, None if no_history else autosave
+        )
+        if can_edit(os.environ.get("TERM")):
+            history = None if no_history else state / "chat_history"
+            read = editing_reader(history, session.command_names, setting_names())
+        else:
+            read = plain_reader()
+        if not get_settings().quiet:
+            turns = len(transcript.turns) // 2
+            before = f", going on after {turns} exchange{'s' * (turns != 1)}" if turns else ""
+            screen.say(f"{engine.model_name}{before}; /help lists commands, Ctrl-D leaves")
+        while (line := read(session.draft)) is not None:
+            session.draft = ""
+            if not session.take(line):
                 break
-            if text == "/reset":
-                messages = list(opening)
-                click.echo("a new conversation", err=True)
-            elif text.startswith("/"):
-                click.echo(f"unknown command {text}; there are /reset and /quit", err=True)
-            elif text:
-                messages.append({"role": "user", "content": line})
-                try:
-                    answer = _answer(engine, messages, options)
-                except PromptTooLongError as error:
-                    messages.pop()
-                    click.echo(f"{error.message}; /reset starts a new conversation", err=True)
-                    continue
-                messages.append({"role": "assistant", "content": answer})
 
 
-def _read_line() -> str | None:
-    """The next line of the user; None at the end of input or on Ctrl-C."""
-    if not sys.stdin.isatty():
-        line = sys.stdin.readline()
-        return line.rstrip("\r\n") if line else None
-    try:
-        return input("> ")  # to stdout on a terminal, else to stderr
-    except (EOFError, KeyboardInterrupt):
-        click.echo(err=True)
-        return None
+def _opening(autosave: Path, system: str | None, *, resume: bool) -> Transcript:
+    """The conversation to begin with."""
+    if not resume:
+        return Transcript(system)
+    if not autosave.exists():
+        raise UsageError(
+            "there is no conversation with this model to go on with",
+            where=str(autosave),
+            hint="leave --resume out",
+        )
+    transcript = load_transcript(autosave)
+    if system is not None:
+        transcript.system = system
+    return transcript
 
 
-def _answer(engine: Engine, messages: list[dict[str, str]], options: dict[str, Any]) -> str:
-    """Streams an answer to stdout and returns it, as far as it got."""
-    pieces: list[str] = []
-    output = text_output()
-    try:
-        for event in engine.stream_events(messages, **options):
-            pieces.append(event.text)
-            write_now(output, event.text)
-    except KeyboardInterrupt:
-        click.echo(" [stopped]", nl=False, err=True)
-    write_now(output, "\n")
-    return "".join(pieces)
+def state_folder(environment: Mapping[str, str]) -> Path:
+    """``$XDG_STATE_HOME/mlcbuild``, else ``.local/state/mlcbuild`` in the user's home."""
+    state = environment.get("XDG_STATE_HOME")
+    base = Path(state) if state else Path.home() / ".local" / "state"
+    return base / "mlcbuild"
+
+
+def _file_name(model: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", model).lstrip(".") or "model"

@@ -63,7 +63,12 @@ def _summary(manifest: BundleManifest, chosen: VariantInfo | None) -> list[str]:
     ]
     lines = [f"{name:<12}{value}" for name, value in rows]
     per_token = format_bytes(memory.kv_bytes_per_token)
-    cache = f"{limits.max_batch_size} full windows of {limits.kv_dtype}, {per_token} a token"
+    kept = "full contexts"
+    if limits.sliding_window_size:
+        kept = f"sliding windows of {limits.sliding_window_size} tokens"
+        if limits.attention_sink_size:
+            kept += f" and {limits.attention_sink_size} sinks"
+    cache = f"{limits.max_batch_size} {kept} in {limits.kv_dtype}, {per_token} a token"
     lines += [
         "memory",
         f"  weights   {format_bytes(memory.weights_bytes):>10}",

@@ -15,6 +15,7 @@ from mlcbuild.cli._bundle_options import (
     engine_options,
     json_option,
     sampling_options,
+    speculation_options,
 )
 from mlcbuild.cli._streaming import text_output, write_now
 from mlcbuild.errors import UsageError
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
 @click.option("--raw", is_flag=True, help="Continue the prompt as it is, without chat template.")
 @sampling_options
 @click.option("--stop", multiple=True, help="Stop before this string (may be repeated).")
+@click.option(
+    "--json-schema",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    default=None,
+    help="The answer is JSON that fits the schema in this file.",
+)
+@click.option("--regex", default=None, help="The whole answer matches this regular expression.")
+@speculation_options
 @engine_options
 @json_option
 def command(
@@ -37,6 +46,11 @@ def command(
     prompt: str,
     system: str | None,
     raw: bool,
+    json_schema: Path | None,
+    regex: str | None,
+    speculation: str | None,
+    speculation_tokens: int,
+    draft: Path | None,
     threads: int,
     activations: str | None,
     variant: str | None,
@@ -48,9 +62,18 @@ def command(
 
     if raw and system is not None:
         raise UsageError("--system needs the chat template, which --raw leaves out")
+    options["grammar"] = _grammar(json_schema, regex)
     if prompt == "-":
         prompt = sys.stdin.read()
-    with Engine(bundle, threads=threads, activations=activations, variant=variant) as engine:
+    with Engine(
+        bundle,
+        threads=threads,
+        activations=activations,
+        variant=variant,
+        speculation=speculation,
+        speculation_tokens=speculation_tokens,
+        draft=draft,
+    ) as engine:
         token_ids = _prompt_token_ids(engine, prompt, system, raw)
         options["stop"] = tuple(options["stop"])
         if as_json:
@@ -60,6 +83,19 @@ def command(
         for piece in engine.stream(token_ids, **options):
             write_now(output, piece)
         write_now(output, "\n")
+
+
+def _grammar(json_schema: Path | None, regex: str | None) -> dict[str, str] | None:
+    if json_schema is not None and regex is not None:
+        raise UsageError("--json-schema and --regex cannot both bind the answer")
+    if json_schema is not None:
+        try:
+            return {"type": "json_schema", "value": json_schema.read_text(encoding="utf-8")}
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(
+                "the schema does not read", where=str(json_schema), why=str(error)
+            ) from None
+    return None if regex is None else {"type": "regex", "value": regex}
 
 
 def _prompt_token_ids(engine: Engine, prompt: str, system: str | None, raw: bool) -> list[int]:

@@ -52,8 +52,13 @@ def run_bench(
     with NativeBundle.open(path) as native:
         limits = native.bundle.manifest.limits
         _check_plan(plan, limits.context_window_size, limits.max_batch_size)
+        # Pages of ended requests would make every run touch memory that no run has touched yet.
         with NativeEngine(
-            native, threads=plan.threads, activations=plan.activations, variant=plan.variant
+            native,
+            threads=plan.threads,
+            activations=plan.activations,
+            variant=plan.variant,
+            prefix_cache=False,
         ) as engine:
             load_s = time.perf_counter() - started
             bench = _Bench(engine, limits.prefill_chunk_size)

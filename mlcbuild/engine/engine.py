@@ -1,183 +1,227 @@
-"""Python's view of a bundle: logits, generation and streaming through the bundle's own runtime."""
+"""Engine: OpenAI's calls, generation, streaming and logits through a bundle's own runtime."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from operator import index
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from mlcbuild.bundle.abi import EventKind, TextFlags, status_error
-from mlcbuild.bundle.manifest import BundleManifest
-from mlcbuild.bundle.messages import Message
-from mlcbuild.bundle.native import NativeBundle, NativeEngine, NativeEvent, Request
-from mlcbuild.errors import InternalError, MlcbuildError, UsageError
+from mlcbuild.bundle.native import NativeEvent, Request
+from mlcbuild.engine.answers import Chunk, ChunkMaker, Job, Whole
+from mlcbuild.engine.base import EngineBase, EngineOptions, read_request
+from mlcbuild.engine.generation import (
+    EventMaker,
+    Generation,
+    GenerationCollector,
+    GenerationOptions,
+    TextMaker,
+    native_request,
+)
+from mlcbuild.engine.hub import Flight, Mail
+from mlcbuild.engine.prepare import Prompt
+from mlcbuild.engine.protocol import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionRequest,
+    Completion,
+    CompletionRequest,
+    Model,
+    ModelList,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-# Text, a conversation, or token ids.
-Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
+_T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """A finished generation.
+def _dispatch(mail: Sequence[tuple[SimpleQueue[Mail], Mail]]) -> None:
+    for mailbox, item in mail:
+        mailbox.put(item)
 
-    ``finish_reason``: "stop", "length" or "cancel"; ``token_ids`` are the sampled ids.
+
+class _Flight(Flight):
+    """Requests whose events a thread waits for."""
+
+    mailbox: SimpleQueue[Mail]
+
+    def next_event(self) -> tuple[int, NativeEvent]:
+        """(position of the request, event); waits for it, raises what went wrong."""
+        return self.read(self.mailbox.get())
+
+
+class Stream(Generic[_T]):
+    """An iterator over what a request gives, chunk by chunk.
+
+    Closing it, leaving its ``with`` block or an exception while waiting cancels the request.
     """
 
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: str
+    def __init__(self, flight: _Flight, maker: ChunkMaker[_T]) -> None:
+        self._flight = flight
+        self._maker = maker
+        self._ready: deque[_T] = deque()
+        self._closed = False
 
+    def __iter__(self) -> Iterator[_T]:
+        return self
 
-class GenerationOptions(TypedDict, total=False):
-    """How to generate; every key may be left out.
-
-    ``max_tokens``: 0 (the default) goes on to the end of the context window. ``temperature``: 0 is
-    greedy. ``top_p``: 1 is off; ``top_k``: 0 is off. ``seed``: 0..2^64-1. ``stop``: strings that
-    end the text before them, besides the model's own stop tokens. ``raw``: a text prompt goes in
-    without the chat template. ``ignore_eos``: only ``max_tokens`` stops.
-    """
-
-    max_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
-    seed: int
-    stop: str | Sequence[str]
-    raw: bool
-    ignore_eos: bool
-
-
-class Engine:
-    """Runs a bundle.
-
-    Usable from several threads: whoever waits for a token runs the next step for all requests in
-    flight. Close it, or use it as a context manager.
-    """
-
-    def __init__(
-        self,
-        bundle: str | Path,
-        *,
-        threads: int = 0,
-        activations: str | None = None,
-        variant: str | None = None,
-        max_batch_size: int = 0,
-        kv_tokens: int = 0,
-        verify_full: bool = False,
-    ) -> None:
-        """Opens the bundle in folder ``bundle``.
-
-        ``threads``: 0 takes one for each CPU that the process may use; ``activations``: "int8",
-        "float" or None for the bundle's best; ``variant``: a kernel library by name, None for the
-        best that this CPU runs; ``max_batch_size`` and ``kv_tokens``: 0 takes the bundle's limits;
-        ``verify_full`` hashes the params first. Raises ``VerificationError`` for a damaged bundle,
-        ``ResourceError`` if no variant fits this CPU or memory is short, ``UsageError`` for bad
-        options.
-        """
-        self._step_lock = threading.Lock()  # held by the thread that steps
-        self._events_lock = threading.Lock()  # guards _events and _abandoned
-        self._events: dict[int, deque[NativeEvent]] = {}
-        self._abandoned: set[int] = set()
-        self._native = NativeBundle.open(Path(bundle), verify_full=verify_full)
-        try:
-            self._engine = NativeEngine(
-                self._native,
-                threads=threads,
-                activations=activations,
-                variant=variant,
-                max_batch_size=max_batch_size,
-                kv_tokens=kv_tokens,
-            )
-        except BaseException:
-            self._native.close()
-            raise
-
-    @property
-    def manifest(self) -> BundleManifest:
-        """The bundle's manifest."""
-        return self._native.bundle.manifest
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """What the runtime chose: variant, activations, threads, limits, memory in bytes."""
-        return self._engine.info()
-
-    # ---- text ----------------------------------------------------------------------------------
-
-    def tokenize(self, text: str, *, special: bool = True, bos: bool = False) -> list[int]:
-        """Token ids of ``text``.
-
-        ``special`` recognizes special tokens in it; ``bos`` puts BOS in front where the model wants
-        one before a raw prompt.
-        """
-        flags = TextFlags.TOKENIZE_SPECIAL if special else TextFlags.NONE
-        return self._native.tokenize(text, flags | TextFlags.TOKENIZE_BOS if bos else flags)
-
-    def detokenize(self, token_ids: Sequence[int], *, special: bool = False) -> str:
-        """The text of ``token_ids``; bytes that are no UTF-8 become U+FFFD.
-
-        ``special`` keeps special tokens.
-        """
-        flags = TextFlags.DETOKENIZE_SPECIAL if special else TextFlags.NONE
-        return self._native.detokenize(token_ids, flags).decode("utf-8", "replace")
-
-    def render_chat(self, messages: Sequence[Message], *, generation_prompt: bool = True) -> str:
-        """A conversation as the text that the model sees."""
-        return self._native.render_chat(messages, generation_prompt)
-
-    def prompt_token_ids(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
-        """The ids that ``generate`` starts from.
-
-        A text is one user message, or with ``raw`` goes in as it is; messages are rendered with
-        the chat template; ids are taken as they are.
-        """
-        if isinstance(prompt, str):
-            if raw:
-                return self.tokenize(prompt, bos=True)
-            prompt = [{"role": "user", "content": prompt}]
-        messages = [item for item in prompt if isinstance(item, Mapping)]
-        if not messages:
+    def __next__(self) -> _T:
+        while not self._ready:
+            if self._closed or self._maker.done:
+                self.close()
+                raise StopIteration
             try:
-                return [index(item) for item in prompt if not isinstance(item, Mapping)]
-            except TypeError as error:
-                raise UsageError("a token id is not an integer", why=str(error)) from None
-        if len(messages) != len(prompt) or raw:
-            raise UsageError("a prompt is a text, messages or token ids, not a mixture")
-        # The rendered text holds BOS where the template puts one, so none is added here.
-        try:
-            text = self.render_chat(messages)
-        except UsageError:
-            bundle = self._native.bundle
-            if bundle.read_json(bundle.manifest.chat)["roles"]:
+                position, event = self._flight.next_event()
+                self._ready.extend(self._maker.push(position, event))
+            except BaseException:
+                self.close()
                 raise
-            raise UsageError(
-                "the model has no chat template",
-                where=str(bundle.path),
-                hint="give the text as it is: --raw on the command line, raw=True in Python",
-            ) from None
-        return self.tokenize(text)
+        return self._ready.popleft()
+
+    def close(self) -> None:
+        """Cancels the request if it has not ended; nothing more comes."""
+        self._closed = True
+        self._ready.clear()
+        self._flight.close()
+
+    def __enter__(self) -> Stream[_T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+
+class ChatCompletions:
+    """``engine.chat.completions``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @overload
+    def create(
+        self,
+        request: ChatCompletionRequest | Mapping[str, Any],
+        /,
+    ) -> ChatCompletion | Stream[ChatCompletionChunk]: ...
+    @overload
+    def create(
+        self, request: None = None, /, *, stream: Literal[True], **parameters: Any
+    ) -> Stream[ChatCompletionChunk]: ...
+    @overload
+    def create(
+        self, request: None = None, /, *, stream: Literal[False] = ..., **parameters: Any
+    ) -> ChatCompletion: ...
+
+    def create(
+        self,
+        request: ChatCompletionRequest | Mapping[str, Any] | None = None,
+        /,
+        *,
+        stream: bool | None = None,
+        **parameters: Any,
+    ) -> ChatCompletion | Stream[ChatCompletionChunk]:
+        """Answers a conversation.
+
+        Parameters are those of ``ChatCompletionRequest``, by keyword or as a request that is ready.
+        With ``stream=True`` the chunks come as they are made. Raises ``InvalidRequestError``,
+        ``PromptTooLongError``, ``GrammarError``, ``BusyError``, ``DeadlineError``.
+        """
+        ready = read_request(ChatCompletionRequest, request, {**parameters, "stream": stream})
+        return self._engine._answer(self._engine._chat_job(ready))
+
+
+class Chat:
+    """``engine.chat``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.completions = ChatCompletions(engine)
+
+
+class Completions:
+    """``engine.completions``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @overload
+    def create(
+        self, request: CompletionRequest | Mapping[str, Any], /
+    ) -> Completion | Stream[Completion]: ...
+    @overload
+    def create(
+        self, request: None = None, /, *, stream: Literal[True], **parameters: Any
+    ) -> Stream[Completion]: ...
+    @overload
+    def create(
+        self, request: None = None, /, *, stream: Literal[False] = ..., **parameters: Any
+    ) -> Completion: ...
+
+    def create(
+        self,
+        request: CompletionRequest | Mapping[str, Any] | None = None,
+        /,
+        *,
+        stream: bool | None = None,
+        **parameters: Any,
+    ) -> Completion | Stream[Completion]:
+        """Goes on after a text; parameters are those of ``CompletionRequest``."""
+        ready = read_request(CompletionRequest, request, {**parameters, "stream": stream})
+        return self._engine._answer(self._engine._completion_job(ready))
+
+
+class Models:
+    """``engine.models``."""
+
+    def __init__(self, engine: EngineBase) -> None:
+        self._engine = engine
+
+    def list(self) -> ModelList:
+        """The one model of the bundle."""
+        return self._engine._models()
+
+    def retrieve(self, model: str) -> Model:
+        """The model of that name; ``ModelNotFoundError``."""
+        return self._engine._model(model)
+
+
+class Engine(EngineBase):
+    """Runs a bundle. Usable from any number of threads at once.
+
+    Close it, or use it as a context manager. Calls at the level of tokens (``generate``,
+    ``stream``, ...) are greedy unless told otherwise; ``chat.completions`` and ``completions``
+    follow the request, else the bundle's own sampling, else OpenAI's.
+    """
+
+    def __init__(self, bundle: str | Path, **options: Unpack[EngineOptions]) -> None:
+        """Opens the bundle in folder ``bundle``; ``EngineOptions`` says how to run it.
+
+        Raises ``VerificationError`` for a damaged bundle, ``ResourceError`` if no variant fits this
+        CPU or memory is short, ``UsageError`` for bad options.
+        """
+        super().__init__(bundle, _dispatch, **options)
+        self.chat = Chat(self)
+        self.completions = Completions(self)
+        self.models = Models(self)
 
     # ---- model ---------------------------------------------------------------------------------
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits of every position of a fresh sequence: float32 [len(token_ids), vocab_size]."""
-        import numpy as np
-
-        rows = np.empty((len(token_ids), self.manifest.model.vocab_size), np.float32)
-        ids = [int(token) for token in token_ids]
-        self._engine.logits_into(ids, rows.ctypes.data, rows.size)
-        return rows
+        return self._logits(token_ids)
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generation:
         """Generates after ``prompt`` (see ``prompt_token_ids``) as ``GenerationOptions`` say.
@@ -185,21 +229,13 @@ class Engine:
         The same request with the same seed gives the same text whatever runs beside it. Raises
         ``PromptTooLongError``, and ``UsageError`` for options out of range.
         """
-        return self._collect(self._submit(self._request(prompt, **options)))
+        return self.generate_choices(prompt, 1, **options)[0]
 
-    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Iterator[str]:
-        """As ``generate``, but yields the text in pieces of whole characters as it comes.
-
-        Closing the iterator, or an exception in the loop around it, cancels the request.
-        """
-        events = self.stream_events(prompt, **options)
-        return (event.text for event in events if event.text)
-
-    def stream_events(
-        self, prompt: Prompt, **options: Unpack[GenerationOptions]
-    ) -> Iterator[NativeEvent]:
-        """As ``stream``, but yields the runtime's events (token id, text, finish reason)."""
-        return self._run_lazily(self._request(prompt, **options))
+    def generate_choices(
+        self, prompt: Prompt, n: int, **options: Unpack[GenerationOptions]
+    ) -> list[Generation]:
+        """``n`` texts after one prompt, which is read once."""
+        return self._collect([native_request(self._builder, prompt, n, **options)])[0]
 
     def generate_batch(
         self, prompts: Sequence[Prompt], **options: Unpack[GenerationOptions]
@@ -209,131 +245,45 @@ class Engine:
         The runtime queues what exceeds its batch. The results are in the prompts' order, each what
         ``generate`` gives.
         """
-        requests = [self._request(prompt, **options) for prompt in prompts]
-        pending: list[int] = []
-        results: list[Generation] = []
-        try:
-            for request in requests:
-                pending.append(self._submit(request))
-            while pending:
-                results.append(self._collect(pending.pop(0)))
-        finally:
-            for request_id in pending:
-                self._abandon(request_id)
-        return results
+        requests = [native_request(self._builder, prompt, 1, **options) for prompt in prompts]
+        return [choices[0] for choices in self._collect(requests)]
+
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream[str]:
+        """As ``generate``, but gives the text in pieces of whole characters as it comes."""
+        request = native_request(self._builder, prompt, 1, **options)
+        return Stream(self._fly([request]), TextMaker(request))
+
+    def stream_events(
+        self, prompt: Prompt, *, n: int = 1, **options: Unpack[GenerationOptions]
+    ) -> Stream[NativeEvent]:
+        """As ``stream``, but gives the runtime's events (choice, token id, text, logprobs)."""
+        request = native_request(self._builder, prompt, n, **options)
+        return Stream(self._fly([request]), EventMaker(request))
 
     # ---- requests in flight --------------------------------------------------------------------
 
-    def _request(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int = 0,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-        raw: bool = False,
-        ignore_eos: bool = False,
-    ) -> Request:
-        if isinstance(stop, str):
-            stop = (stop,)
-        if any(not text for text in stop):
-            raise UsageError("an empty stop string would stop everything")
-        return Request(
-            token_ids=self.prompt_token_ids(prompt, raw=raw),
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            seed=seed,
-            ignore_eos=ignore_eos,
-            stop=tuple(stop),
-        )
+    def _fly(self, requests: Sequence[Request]) -> _Flight:
+        return _Flight(self._hub, requests, SimpleQueue())
 
-    def _submit(self, request: Request) -> int:
-        # Registered under the lock, so that no other thread's step can deliver an event before.
-        with self._events_lock:
-            request_id = self._engine.submit(request)
-            self._events[request_id] = deque()
-        return request_id
-
-    def _collect(self, request_id: int) -> Generation:
-        token_ids: list[int] = []
-        pieces: list[str] = []
-        finish_reason = "cancel"
-        for event in self._run(request_id):
-            pieces.append(event.text)
-            if event.kind == EventKind.TOKEN:
-                token_ids.append(event.token_id)
-            elif event.finish_reason is not None:
-                finish_reason = event.finish_reason
-        return Generation("".join(pieces), tuple(token_ids), finish_reason)
-
-    def _run_lazily(self, request: Request) -> Iterator[NativeEvent]:
-        # Submitted at the first event, so that an iterator nobody starts leaves nothing running.
-        yield from self._run(self._submit(request))
-
-    def _run(self, request_id: int) -> Iterator[NativeEvent]:
-        """The events of one request up to DONE; cancels it if the caller leaves before that."""
-        finished = False
+    def _collect(self, requests: Sequence[Request]) -> list[list[Generation]]:
+        collectors = [GenerationCollector(request) for request in requests]
+        flight = self._fly(requests)
         try:
-            while not finished:
-                event = self._next_event(request_id)
-                finished = event.kind in (EventKind.DONE, EventKind.ERROR)
-                if event.kind == EventKind.ERROR:
-                    raise status_error(event.status, event.text, str(self._native.bundle.path))
-                yield event
+            while not all(collector.done for collector in collectors):
+                position, event = flight.next_event()
+                collectors[position].push(event)
         finally:
-            if finished:
-                with self._events_lock:
-                    self._events.pop(request_id, None)
-            else:
-                self._abandon(request_id)
+            flight.close()
+        return [collector.results() for collector in collectors]
 
-    def _next_event(self, request_id: int) -> NativeEvent:
-        while True:
-            event = self._take(request_id)
-            if event is not None:
-                return event
-            with self._step_lock:
-                # Another thread may have stepped while this one waited for the lock.
-                event = self._take(request_id)
-                if event is not None:
-                    return event
-                busy = self._engine.step()
-                self._deliver()
-            if not busy and not self._events.get(request_id):
-                raise InternalError(
-                    f"the runtime lost request {request_id}: it is idle and reported no end"
-                )
-
-    def _take(self, request_id: int) -> NativeEvent | None:
-        with self._events_lock:
-            queue = self._events.get(request_id)
-            if queue is None:
-                raise UsageError("the engine was closed while a request was running")
-            return queue.popleft() if queue else None
-
-    def _deliver(self) -> None:
-        """Hands the runtime's events to the requests that they belong to."""
-        with self._events_lock:
-            while (event := self._engine.poll()) is not None:
-                queue = self._events.get(event.request_id)
-                if queue is not None:
-                    queue.append(event)
-                elif event.kind in (EventKind.DONE, EventKind.ERROR):
-                    self._abandoned.discard(event.request_id)
-
-    def _abandon(self, request_id: int) -> None:
-        with self._events_lock:
-            if self._events.pop(request_id, None) is None:
-                return
-            self._abandoned.add(request_id)
-            # The engine may have been closed meanwhile; then the request is gone anyway.
-            with suppress(MlcbuildError):
-                self._engine.cancel(request_id)
+    def _answer(self, job: Job[Chunk, Whole]) -> Whole | Stream[Chunk]:
+        stream = Stream(self._fly(job.prepared.natives), job.maker)
+        if job.prepared.stream:
+            return stream
+        with stream:
+            for chunk in stream:
+                job.assembler.add(chunk)
+        return job.assembler.result()
 
     # ---- life ----------------------------------------------------------------------------------
 
@@ -342,10 +292,8 @@ class Engine:
 
         A second call does nothing.
         """
-        with self._step_lock, self._events_lock:
-            self._events.clear()
-            self._engine.close()
-            self._native.close()
+        self._hub.close()
+        self._close_bundles()
 
     def __enter__(self) -> Engine:
         return self

@@ -24,10 +24,11 @@ from mlcbuild.passes.plan_function import (
     Numbered,
     PlanFunction,
     attention_tags,
-    item_bytes,
+    page_shape,
 )
 from mlcbuild.passes.schedule_elementwise import schedule_elementwise
 from mlcbuild.spec.attention import AttentionSpec
+from mlcbuild.spec.kv import Window
 from mlcbuild.spec.limits import Limits
 
 PLAN_VERSION = 1
@@ -106,9 +107,14 @@ def _select(mod: tvm.IRModule, keep: list[str]) -> tvm.IRModule:
     return tvm.IRModule(functions, attrs=mod.attrs)
 
 
-def plan_bounds(limits: Limits) -> dict[str, int]:
+def plan_bounds(limits: Limits, window: Window) -> dict[str, int]:
     """Upper bound of every shape variable."""
-    pages = -(-limits.context_window_size // limits.page_size) * limits.max_batch_size
+    pages = window.pages(
+        limits.page_size,
+        limits.context_window_size,
+        limits.max_batch_size,
+        limits.prefill_chunk_size,
+    )
     return {
         "seq_len": limits.prefill_chunk_size,
         "logit_rows": limits.logit_rows,
@@ -167,7 +173,7 @@ def _emit(source: LoweringInput, mod: tvm.IRModule, schedules: dict[str, str]) -
         attention = AttentionKernels(rope_tag.builder, attention_tag.builder)
         functions[rope_tag.builder] = build(source.kernels, rope_tag)
         functions[attention_tag.builder] = build(source.kernels, attention_tag)
-    bounds = plan_bounds(limits)
+    bounds = plan_bounds(limits, spec.window)
     kernels: Numbered[str] = Numbered()
     plans: list[PlanFunction] = []
     params: list[dict[str, Any]] = []
@@ -186,6 +192,7 @@ def _emit(source: LoweringInput, mod: tvm.IRModule, schedules: dict[str, str]) -
         for index, plan in enumerate(plans)
     ]
     names = list(kernels)
+    pages = page_shape(spec, limits)
     document = {
         "plan_version": PLAN_VERSION,
         "target": source.target,
@@ -200,12 +207,10 @@ def _emit(source: LoweringInput, mod: tvm.IRModule, schedules: dict[str, str]) -
             "head_dim": spec.head_dim,
             "page_size": limits.page_size,
             "dtype": limits.kv_dtype,
-            "layout": "kt",
-            "page_bytes": 2
-            * spec.kv_heads
-            * spec.head_dim
-            * limits.page_size
-            * item_bytes(limits.kv_dtype),
+            "layout": pages.layout,
+            "page_bytes": pages.page_bytes,
+            "window": spec.window.size,
+            "sinks": spec.window.sinks,
         },
         "rope": {
             "rotary_dim": spec.rotary_dim,

@@ -16,6 +16,7 @@ from mlcbuild.passes.editor import int_of, op_name, shape_of, single_block
 from mlcbuild.passes.plan_expression import Token, Variables, evaluate, product, to_tokens
 from mlcbuild.passes.plan_memory import Buffer, align, plan_memory
 from mlcbuild.spec.attention import AttentionSpec
+from mlcbuild.spec.kv import SCALE_BYTES, KvPageShape
 from mlcbuild.spec.limits import Limits
 
 Item = TypeVar("Item", bound=Hashable)
@@ -205,8 +206,7 @@ class PlanFunction:
                 f"{self.name}: attention of layer {layer} over {inner} does not fit {spec}"
             )
         width = spec.heads * spec.head_dim
-        page = limits.page_size * spec.head_dim
-        pages = self.tensor("kv", layer, limits.kv_dtype, ["kv_pages", 2, spec.kv_heads, page])
+        pages = self._pages(layer)
         positions = self.tensor("meta", "positions", "int32", [rows])
         rope_shape: list[Any] = ["rope_positions", spec.rotary_dim]
         query = self.allocate("float32", [rows, width])
@@ -216,20 +216,34 @@ class PlanFunction:
             positions,
             self.tensor("meta", "slots", "int32", [rows]),
             self.tensor("meta", "rope_cos_sin", "float32", rope_shape),
-            pages,
+            *pages,
             query,
         ]
         attention_args = [
             query,
-            pages,
+            *pages,
             positions,
             self.tensor("meta", "page_begin", "int32", [rows]),
             self.tensor("meta", "page_values", "int32", ["kv_nnz"]),
-            out,
         ]
+        if spec.window.size:
+            attention_args.append(self.tensor("meta", "page_skip", "int32", [rows]))
+        attention_args.append(out)
         self.call(self.attention.rope_append, [("t", arg) for arg in rope_args])
         self.call(self.attention.paged_attention, [("t", arg) for arg in attention_args])
         return self.view(out, shape_of(value))
+
+    def _pages(self, layer: int) -> list[int]:
+        """The tensors of a layer's pages; int8 pages are one memory as codes and as scales."""
+        shape = page_shape(self.spec, self.limits)
+        if not shape.is_quantized:
+            columns = shape.page_size * shape.head_dim
+            dims = ["kv_pages", 2, shape.kv_heads, columns]
+            return [self.tensor("kv", layer, shape.dtype, dims)]
+        return [
+            self.tensor("kv", layer, "int8", ["kv_pages", shape.page_bytes]),
+            self.tensor("kv", layer, "float32", ["kv_pages", shape.page_bytes // SCALE_BYTES]),
+        ]
 
     # -- finishing --------------------------------------------------------------------------
 
@@ -305,6 +319,11 @@ def _constant(expr: Any) -> float:
     return float(getattr(value, "value", value))
 
 
+def page_shape(spec: AttentionSpec, limits: Limits) -> KvPageShape:
+    """How a page of one layer lies in memory."""
+    return KvPageShape(spec.kv_heads, spec.head_dim, limits.page_size, limits.kv_dtype)
+
+
 def attention_tags(
     spec: AttentionSpec, limits: Limits, scale: float
 ) -> tuple[KernelTag, KernelTag]:
@@ -319,5 +338,8 @@ def attention_tags(
     rope = KernelTag(
         "rope_append", tuple(sorted({**common, "rotary_dim": spec.rotary_dim}.items()))
     )
-    attention = KernelTag("paged_attention", tuple(sorted({**common, "scale": scale}.items())))
+    seen: dict[str, Any] = {"scale": scale}
+    if spec.window.size:
+        seen |= {"window": spec.window.size, "sinks": spec.window.sinks}
+    attention = KernelTag("paged_attention", tuple(sorted({**common, **seen}.items())))
     return rope, attention

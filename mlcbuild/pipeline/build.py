@@ -79,8 +79,6 @@ def check_supported(spec: BuildSpec) -> None:
         "quantization.calibration": spec.calibration,
         "quantization.overrides": spec.scheme_overrides,
         f"targets.{spec.target}": spec.target_options,
-        "runtime.sliding_window_size": spec.sliding_window_size,
-        "runtime.attention_sink_size": spec.attention_sink_size,
         "tuning": spec.tuning.trials or spec.tuning.minutes,
         "publish.to": spec.publish.to,
         "quality": (quality.max_kld, quality.max_ppl_ratio, quality.min_top1) != (None,) * 3,

@@ -70,13 +70,17 @@ class Runtime(_Table):
     prefill_chunk_size: Positive = Field(default=512, description="Token rows of one forward step.")
     max_batch_size: Positive = Field(default=8, description="Sequences that run at once.")
     sliding_window_size: Positive | None = Field(
-        default=None, description="Tokens that attention sees."
+        default=None,
+        description="Last tokens that attention sees, the current one included; the model's own "
+        "window where it is not given.",
     )
     attention_sink_size: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="First tokens that a sliding window always sees."
+        default=None, description="First tokens that are always seen besides a sliding window."
     )
-    kv_dtype: Literal["float16", "float32"] | None = Field(
-        default=None, description="Of the KV cache; the scheme's own where it is not given."
+    kv_dtype: Literal["float16", "float32", "int8"] | None = Field(
+        default=None,
+        description="Of the KV cache; the scheme's own where it is not given. int8 takes about "
+        "half the memory of float16.",
     )
 
     @model_validator(mode="after")
@@ -88,6 +92,13 @@ class Runtime(_Table):
             )
         if self.attention_sink_size is not None and self.sliding_window_size is None:
             raise ValueError("attention_sink_size needs sliding_window_size")
+        seen = (self.sliding_window_size or 0) + (self.attention_sink_size or 0)
+        if self.sliding_window_size is not None and seen >= self.context_window_size:
+            raise ValueError(
+                f"sliding_window_size {self.sliding_window_size} and attention_sink_size "
+                f"{self.attention_sink_size or 0} cover the whole context_window_size "
+                f"{self.context_window_size}: nothing would ever slide out of the window"
+            )
         return self
 
 

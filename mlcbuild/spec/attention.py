@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from mlcbuild.spec.kv import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +12,8 @@ class AttentionSpec:
     """Causal multi-head attention with grouped keys and values and rotary positions.
 
     ``inv_freq`` holds ``rotary_dim / 2`` inverse frequencies (radians per position, every rope
-    scaling already applied); cosines and sines are multiplied by ``attention_factor``.
+    scaling already applied); cosines and sines are multiplied by ``attention_factor``. ``window``
+    holds for every layer.
     """
 
     layers: int
@@ -20,3 +23,4 @@ class AttentionSpec:
     rotary_dim: int
     inv_freq: tuple[float, ...]
     attention_factor: float = 1.0
+    window: Window = field(default_factory=Window)

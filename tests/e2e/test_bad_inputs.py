@@ -196,7 +196,7 @@ CASES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     ),
     "unknown architecture": (
         config(model_type="mamba2"),
-        ("models of type 'mamba2' are not supported", "known types: llama, qwen2"),
+        ("models of type 'mamba2' are not supported", "known types: llama, mistral, qwen2"),
     ),
     "another activation": (config(hidden_act="gelu"), ("hidden_act 'gelu' is not supported",)),
     "missing config key": (config(hidden_size=None), ("config.json: hidden_size is missing",)),

@@ -71,6 +71,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "use_sliding_window": False,
         "sliding_window": 32768,
     },
+    # A window shorter than a page and no divisor of one.
+    "mistral": {
+        key: value for key, value in BASE.items() if key not in ("attention_bias", "mlp_bias")
+    }
+    | {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "rope_theta": 10000.0,
+        "sliding_window": 11,
+    },
 }
 
 
@@ -86,7 +96,8 @@ def weights(variant: str) -> dict[str, npt.NDArray[np.float32]]:
     def uniform(*shape: int) -> npt.NDArray[np.float32]:
         return ((random.random_sample(shape) * 2 - 1) * AMPLITUDE).astype(np.float32)
 
-    biased = "qkv" if config["model_type"] == "qwen2" else "qkvo" * config["attention_bias"]
+    attention_bias = config.get("attention_bias", False)
+    biased = "qkv" if config["model_type"] == "qwen2" else "qkvo" * attention_bias
     hidden, ffn, head_dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     query = config["num_attention_heads"] * head_dim
     key_value = config["num_key_value_heads"] * head_dim

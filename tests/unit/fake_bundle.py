@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mlcbuild.spec.kv import Window
+
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME = ROOT / "mlcbuild" / "runtime_stub"
 TARGET = "x86_64-linux-gnu.2.28"
@@ -40,11 +42,13 @@ class FakeLimits:
     context: int = 96
     chunk: int = 16
     batch: int = 4
+    window: int = 0  # no sliding window
+    sinks: int = 0
 
     @property
     def pages(self) -> int:
         """Pages of the pool at its largest."""
-        return self.batch * -(-self.context // PAGE)
+        return Window(self.window, self.sinks).pages(PAGE, self.context, self.batch, self.chunk)
 
 
 def canonical(value: object) -> bytes:
@@ -194,7 +198,7 @@ class FunctionBuilder:
         }
 
 
-KERNELS = ("embed", "matmul", "rope", "append", "attention", "add", "take")
+KERNELS = ("embed", "matmul", "rope", "append", "attention", "add", "take", "window_attention")
 
 
 def make_plan(limits: FakeLimits, variant: str, activations: str) -> Json:
@@ -247,7 +251,13 @@ def make_plan(limits: FakeLimits, variant: str, activations: str) -> Json:
                 parts[name] = turned
         call(f, "append", parts["k"], parts["v"], slots, pages, size)
         mixed = t(f.tensor("arena", 0, ["seq_len", HIDDEN]))
-        call(f, "attention", parts["q"], pages, positions, begin, values, size, mixed)
+        seen = [parts["q"], pages, positions, begin, values, size]
+        if limits.window:
+            skip = t(f.tensor("meta", "page_skip", ["seq_len"], "int32"))
+            sizes = [["i", f.expr(limits.window)], ["i", f.expr(limits.sinks)]]
+            call(f, "window_attention", *seen, skip, *sizes, mixed)
+        else:
+            call(f, "attention", *seen, mixed)
         projected = t(f.tensor("arena", 0, ["seq_len", HIDDEN]))
         call(f, "matmul", mixed, param(f, f"l{layer}.o"), projected)
         after = f.tensor("arena", 0, [1, "seq_len", HIDDEN])
@@ -275,6 +285,8 @@ def make_plan(limits: FakeLimits, variant: str, activations: str) -> Json:
             "dtype": "float32",
             "layout": "kt",
             "page_bytes": page_bytes,
+            "window": limits.window,
+            "sinks": limits.sinks,
         },
         "rope": {"rotary_dim": HEAD_DIM, "inv_freq": inv_freq(), "attention_factor": 1.0},
         "bounds": bounds,
@@ -287,7 +299,7 @@ def make_plan(limits: FakeLimits, variant: str, activations: str) -> Json:
     }
 
 
-def reference_logits(ids: list[int]) -> npt.NDArray[np.float64]:
+def reference_logits(ids: list[int], window: int = 0, sinks: int = 0) -> npt.NDArray[np.float64]:
     """What the fake model computes, in float64: [tokens, vocab]."""
     p = {name: value.astype(np.float64) for name, value in make_params().items()}
     x = p["table"][ids]
@@ -299,7 +311,9 @@ def reference_logits(ids: list[int]) -> npt.NDArray[np.float64]:
         a, b = y[..., : HEAD_DIM // 2], y[..., HEAD_DIM // 2 :]
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
-    causal = np.where(np.tri(count, dtype=bool), 0.0, -np.inf)
+    row, column = np.arange(count)[:, None], np.arange(count)
+    seen = (column <= row) & ((column < sinks) | (column > row - (window or count)))
+    causal = np.where(seen, 0.0, -np.inf)
     for layer in range(LAYERS):
         q = rope((x @ p[f"l{layer}.q"].T).reshape(count, Q_HEADS, HEAD_DIM))
         k = rope((x @ p[f"l{layer}.k"].T).reshape(count, KV_HEADS, HEAD_DIM))
@@ -434,7 +448,7 @@ def make_manifest(folder: Path, limits: FakeLimits) -> Json:
         variant["plan"] = f"lib/{plan}.plan"
     return {
         "bundle_version": 1,
-        "abi_version": 1,
+        "abi_version": 2,
         "plan_version": 1,
         "params_version": 1,
         "name": "fake",
@@ -456,6 +470,8 @@ def make_manifest(folder: Path, limits: FakeLimits) -> Json:
             "max_batch_size": limits.batch,
             "page_size": PAGE,
             "kv_dtype": "float32",
+            "sliding_window_size": limits.window,
+            "attention_sink_size": limits.sinks,
         },
         "variants": variants,
         "runtime": {"library": "lib/libmlcb.so", "executable": "bin/mlcb", "header": None},

@@ -35,6 +35,13 @@ class Outcome:
     finish: int = FinishReason.NONE
     status: int = Status.OK
     message: str = ""
+    logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
+    stop_string: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)  # queue, first token, total
 
     @property
     def done(self) -> bool:
@@ -126,7 +133,8 @@ class Engine(Closing):
         self.runtime = runtime
         self.library = runtime.library
         self.handle = handle
-        self.outcomes: dict[int, Outcome] = {}
+        self.outcomes: dict[int, Outcome] = {}  # of each request's first choice
+        self.choices: dict[int, list[Outcome]] = {}
 
     def __enter__(self) -> Engine:
         return self
@@ -142,16 +150,46 @@ class Engine(Closing):
         info: dict[str, Any] = json.loads(self.library.mlcb_engine_info(self.handle))
         return info
 
-    def submit(self, tokens: Sequence[int], stop: Sequence[str] = (), **params: Any) -> int:
+    def metrics(self) -> dict[str, Any]:
+        """What mlcb_engine_metrics tells as JSON."""
+        figures: dict[str, Any] = json.loads(self.metrics_text("json"))
+        return figures
+
+    def metrics_text(self, form: str) -> str:
+        """What mlcb_engine_metrics tells."""
+        text = ctypes.create_string_buffer(1 << 20)
+        size = ctypes.c_size_t()
+        call = self.library.mlcb_engine_metrics
+        self.runtime.check(call(self.handle, form.encode(), text, len(text), ctypes.byref(size)))
+        return text.raw[: size.value].decode()
+
+    def clear_cache(self) -> None:
+        """Forget what the prefix cache keeps."""
+        self.runtime.check(self.library.mlcb_engine_clear_cache(self.handle))
+
+    def submit(
+        self,
+        tokens: Sequence[int],
+        stop: Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        logit_bias: Sequence[tuple[int, float]] = (),
+        **params: Any,
+    ) -> int:
         """Submit a request; params are those of mlcb_request_params."""
         ids = (ctypes.c_int32 * len(tokens))(*tokens)
         stops = (ctypes.c_char_p * len(stop))(*[text.encode() for text in stop])
+        stop_ids = (ctypes.c_int32 * len(stop_token_ids))(*stop_token_ids)
+        biases = (abi.LogitBias * len(logit_bias))(*[abi.LogitBias(*bias) for bias in logit_bias])
         request = abi.RequestParams(
             struct_size=ctypes.sizeof(abi.RequestParams),
             token_ids=ids,
             token_count=len(tokens),
             stop=stops,
             stop_count=len(stop),
+            stop_token_ids=stop_ids,
+            stop_token_count=len(stop_token_ids),
+            logit_bias=biases,
+            logit_bias_count=len(logit_bias),
             **params,
         )
         request_id = ctypes.c_uint64()
@@ -160,7 +198,9 @@ class Engine(Closing):
                 self.handle, ctypes.byref(request), ctypes.byref(request_id)
             )
         )
-        self.outcomes[request_id.value] = Outcome()
+        choices = [Outcome() for _ in range(params.get("n") or 1)]
+        self.choices[request_id.value] = choices
+        self.outcomes[request_id.value] = choices[0]
         return request_id.value
 
     def cancel(self, request_id: int) -> None:
@@ -181,17 +221,31 @@ class Engine(Closing):
         )
         if event.kind == EventKind.NONE:
             return False
-        outcome = self.outcomes[event.request_id]
+        outcome = self.choices[event.request_id][event.choice]
         assert not outcome.done, "an event after the last"
         text = ctypes.string_at(event.text, event.text_size).decode()
         if event.kind == EventKind.ERROR:
-            outcome.status, outcome.message = event.status, text
+            for choice in self.choices[event.request_id]:
+                if not choice.done:
+                    choice.status, choice.message = event.status, text
             return True
         outcome.text += text
         if event.kind == EventKind.TOKEN:
             outcome.tokens.append(event.token_id)
+            outcome.logprobs.append(event.logprob)
+            top = event.top_logprobs[: event.top_logprob_count] if event.top_logprobs else []
+            outcome.top_logprobs.append([(entry.token_id, entry.logprob) for entry in top])
         else:
             outcome.finish = event.finish_reason
+            outcome.stop_string = event.stop_string.decode() if event.stop_string else None
+            outcome.prompt_tokens = event.prompt_tokens
+            outcome.cached_tokens = event.cached_tokens
+            outcome.completion_tokens = event.completion_tokens
+            outcome.seconds = (
+                event.queue_seconds,
+                event.first_token_seconds,
+                event.total_seconds,
+            )
         return True
 
     def run(self, after_step: Callable[[int], None] | None = None) -> dict[int, Outcome]:

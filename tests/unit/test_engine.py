@@ -5,24 +5,40 @@ from __future__ import annotations
 import ctypes
 import json
 import subprocess
+import sys
 import threading
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mlcbuild.bundle import abi
-from mlcbuild.bundle.abi import PromptTooLongError, Status, load_library, status_error
-from mlcbuild.bundle.native import NativeBundle
+from mlcbuild.bundle.abi import (
+    BusyError,
+    DeadlineError,
+    EventKind,
+    GrammarError,
+    PromptTooLongError,
+    Status,
+    load_library,
+    status_error,
+)
+from mlcbuild.bundle.native import NativeBundle, NativeEvent, Request, RequestUsage
 from mlcbuild.bundle.selftest import compute_golden, run_golden
-from mlcbuild.engine import Engine
+from mlcbuild.engine import Engine, EngineOptions, GenerationOptions, ScoredToken
+from mlcbuild.engine.hub import Flight, Mail, RequestHub
 from mlcbuild.errors import InternalError, ResourceError, UsageError, VerificationError
 from tests.unit import stub_bundle
 
 STRUCTS = {
     "mlcb_bundle_options": abi.BundleOptions,
     "mlcb_engine_options": abi.EngineOptions,
+    "mlcb_logit_bias": abi.LogitBias,
     "mlcb_request_params": abi.RequestParams,
+    "mlcb_token_logprob": abi.TokenLogprob,
     "mlcb_event": abi.Event,
 }
 
@@ -68,6 +84,7 @@ def test_every_function_of_the_header_has_a_prototype() -> None:
         (Status, "MLCB_ERROR_"),
         (abi.EventKind, "MLCB_EVENT_"),
         (abi.FinishReason, "MLCB_FINISH_"),
+        (abi.GrammarKind, "MLCB_GRAMMAR_"),
         (abi.TextFlags, "MLCB_"),
     ):
         for item in kind:
@@ -77,14 +94,7 @@ def test_every_function_of_the_header_has_a_prototype() -> None:
 
 
 def test_generate_and_its_options(bundle: Path) -> None:
-    with Engine(bundle, threads=3, activations="float", kv_tokens=5, max_batch_size=2) as engine:
-        assert engine.info == {
-            "variant": "stub",
-            "activations": "float",
-            "threads": 3,
-            "batch": 2,
-            "kv": 5,
-        }
+    with Engine(bundle) as engine:
         result = engine.generate([72, 105], max_tokens=5)
         assert result.text == "HiHiH"
         assert result.token_ids == (72, 105, 72, 105, 72)
@@ -93,15 +103,240 @@ def test_generate_and_its_options(bundle: Path) -> None:
         assert engine.manifest.name == "stub"
 
 
+def choices_of(engine: Engine) -> dict[str, object]:
+    """What the stub was told; its limits and memory are always the same."""
+    return {key: item for key, item in engine.info.items() if key not in ("kv", "limits", "memory")}
+
+
+def test_every_engine_option_reaches_the_runtime(bundle: Path) -> None:
+    with Engine(bundle) as engine:
+        assert choices_of(engine) == {
+            "variant": "stub",
+            "activations": "int8",
+            "threads": 0,
+            "batch": 0,
+            "kv_tokens": 0,
+            "kv_bytes": 0,
+            "mode": "server",
+            "max_waiting": 0,
+            "prefix_cache": 1,
+            "speculation": "none",
+            "speculation_tokens": 0,
+            "draft": 0,
+            "profile": 0,
+        }
+    options: EngineOptions = {
+        "threads": 3,
+        "activations": "float",
+        "kv_tokens": 5,
+        "max_batch_size": 2,
+        "kv_bytes": 1 << 40,
+        "mode": "local",
+        "max_waiting": 7,
+        "prefix_cache": False,
+        "speculation": "draft",
+        "speculation_tokens": 6,
+        "draft": bundle,
+        "profile": True,
+    }
+    with Engine(bundle, **options) as engine:
+        assert choices_of(engine) == {
+            "variant": "stub",
+            "activations": "float",
+            "threads": 3,
+            "batch": 2,
+            "kv_tokens": 5,
+            "kv_bytes": 1 << 40,
+            "mode": "local",
+            "max_waiting": 7,
+            "prefix_cache": 0,
+            "speculation": "draft",
+            "speculation_tokens": 6,
+            "draft": 1,
+            "profile": 1,
+        }
+    for wrong in (
+        {"speculation": "draft"},
+        {"draft": bundle},
+        {"kv_bytes": -1},
+        {"threads": 1 << 32},
+    ):
+        with pytest.raises(UsageError):
+            Engine(bundle, **wrong)
+    with pytest.raises(TypeError, match="thread"):
+        Engine(bundle, thread=3)  # type: ignore[call-arg]
+
+
+def test_every_generation_option_reaches_the_runtime(bundle: Path) -> None:
+    plain = {
+        "tokens": 2,
+        "n": 1,
+        "max_tokens": 1,
+        "temperature": 0,
+        "top_p": 0,
+        "top_k": 0,
+        "min_p": 0,
+        "repetition_penalty": 0,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "seed": 0,
+        "logit_bias": [],
+        "logprobs": 0,
+        "top_logprobs": 0,
+        "ignore_eos": 0,
+        "stop": [],
+        "stop_token_ids": [],
+        "timeout_ms": 0,
+        "grammar_kind": 0,
+        "grammar": "",
+    }
+    with Engine(bundle) as engine:
+        engine.generate([72, 105], max_tokens=1)
+        assert engine.metrics()["last_request"] == plain
+        options: GenerationOptions = {
+            "max_tokens": 3,
+            "temperature": 0.5,
+            "top_p": 0.25,
+            "top_k": 3,
+            "min_p": 0.125,
+            "seed": 2**64 - 1,
+            "repetition_penalty": 1.5,
+            "presence_penalty": -1.5,
+            "frequency_penalty": 0.75,
+            "logit_bias": {5: -float("inf"), 6: 2.5},
+            "logprobs": True,
+            "top_logprobs": 2,
+            "ignore_eos": True,
+            "stop": ["xy", "z"],
+            "stop_token_ids": [8, 9],
+            "timeout": 1.5,
+            "grammar": {"type": "regex", "value": "[ab]\\d"},
+        }
+        engine.generate_choices([72, 105], 2, **options)
+        assert engine.metrics()["last_request"] == {
+            "tokens": 2,
+            "n": 2,
+            "max_tokens": 3,
+            "temperature": 0.5,
+            "top_p": 0.25,
+            "top_k": 3,
+            "min_p": 0.125,
+            "repetition_penalty": 1.5,
+            "presence_penalty": -1.5,
+            "frequency_penalty": 0.75,
+            "seed": 2**64 - 1,
+            "logprobs": 1,
+            "top_logprobs": 2,
+            "logit_bias": [[5, "-inf"], [6, 2.5]],
+            "ignore_eos": 1,
+            "stop": ["xy", "z"],
+            "stop_token_ids": [8, 9],
+            "timeout_ms": 1500,
+            "grammar_kind": 3,
+            "grammar": "[ab]\\d",
+        }
+        with pytest.raises(TypeError, match="temprature"):
+            engine.generate([1], temprature=1)  # type: ignore[call-arg]
+
+
+def test_choices_logprobs_and_usage(bundle: Path) -> None:
+    with Engine(bundle) as engine:
+        first, second = engine.generate_choices([72, 105], 2, max_tokens=3, logprobs=True)
+        assert (first.text, second.text) == ("HiH", "iHi")
+        assert second.token_ids == (105, 72, 105)
+        assert second.logprobs == tuple(ScoredToken(token, -token / 64) for token in (105, 72, 105))
+        assert second.usage == RequestUsage(2, 1, 3, 0.25, 0.5, 2.0)
+        (likely,) = engine.generate([72], max_tokens=1, logprobs=True, top_logprobs=2).logprobs
+        assert likely.top == ((72, -72 / 64), (73, -72 / 64 - 1))
+        assert engine.generate([72], max_tokens=1).logprobs == ()
+        events = list(engine.stream_events([72, 105], n=3, max_tokens=2))
+        for choice in range(3):
+            mine = [event.text for event in events if event.choice == choice]
+            assert "".join(mine) == ("Hi", "iH", "Hi")[choice]
+        stopped = engine.generate([72, 105, 33], stop="!")
+        assert (stopped.text, stopped.finish_reason, stopped.stop_string) == ("Hi", "stop", "!")
+        ended = engine.generate([72, 105, 259])
+        assert (ended.text, ended.finish_reason, ended.stop_string) == ("Hi", "stop", None)
+        with pytest.raises(UsageError, match="n is 0"):
+            engine.generate_choices([72], 0)
+
+
+def test_deadlines_and_full_queues(bundle: Path) -> None:
+    with Engine(bundle, max_waiting=1) as engine:
+        late = engine.generate([72, 105], timeout=0.007)
+        assert (late.text, late.finish_reason) == ("Hi", "deadline")
+        with pytest.raises(DeadlineError, match="waited too long"):
+            engine.generate([72, 105], timeout=0.006)
+        with engine.stream([72]) as stream:
+            next(stream)
+            with pytest.raises(BusyError, match="queue is full") as busy:
+                engine.generate([72])
+            assert "try again later" in str(busy.value)
+        assert engine._hub.wait_idle(5)
+        assert engine.generate([72], max_tokens=1).text == "H"
+
+
+def test_grammars(bundle: Path) -> None:
+    with Engine(bundle) as engine:
+        for given, kind, text in (
+            ({"type": "json"}, 1, ""),
+            ({"type": "json_schema", "value": {"b": 1, "a": "\u00e9"}}, 2, '{"b":1,"a":"\u00e9"}'),
+            ({"type": "ebnf", "value": "root ::= x"}, 4, "root ::= x"),
+            ({"type": "structure", "value": {"x": 1}}, 5, '{"x":1}'),
+        ):
+            engine.generate([72], max_tokens=1, grammar=given)
+            request = engine.metrics()["last_request"]
+            assert (request["grammar_kind"], request["grammar"]) == (kind, text)
+        with pytest.raises(GrammarError, match="bad is not good"):
+            engine.generate([72], grammar={"type": "regex", "value": "bad"})
+        with pytest.raises(UsageError, match="grammar: type: input should be"):
+            engine.generate([72], grammar={"type": "perl", "value": "x"})
+        with pytest.raises(UsageError, match="NUL"):
+            engine.generate([72], grammar={"type": "regex", "value": "a\0b"})
+
+
+def test_figures_and_cache(bundle: Path) -> None:
+    with Engine(bundle) as engine:
+        assert engine.prometheus_metrics() == "mlcb_running 0\n"
+        assert engine.metrics()["cleared"] == 0
+        engine.clear_cache()
+        assert engine.metrics()["cleared"] == 1
+
+
 def test_prompts(bundle: Path) -> None:
     with Engine(bundle) as engine:
         assert engine.tokenize("ab") == [97] * 4 + [98] * 4
         assert engine.prompt_token_ids("a", raw=True) == [256] * 4 + [97] * 4
         messages = [{"role": "user", "content": "\u00e9"}]
-        text = '[{"content":"\u00e9","role":"user"}]'
-        assert engine.render_chat(messages) == text + ">"
-        assert engine.render_chat(messages, generation_prompt=False) == text
-        assert engine.prompt_token_ids("\u00e9") == engine.tokenize(text + ">")
+        text = '{"messages":[{"role":"user","content":"\u00e9"}],"add_generation_prompt":true}'
+        assert engine.render_chat(messages) == text
+        assert engine.render_chat(messages, generation_prompt=False) == text.replace(
+            "true", "false"
+        )
+        assert engine.prompt_token_ids("\u00e9") == engine.tokenize(text)
+        tools = [{"type": "function", "function": {"name": "f", "description": "d"}}]
+        rendered = engine.render_chat(
+            messages,
+            generation_prompt=False,
+            tools=tools,
+            continue_final_message=True,
+            now=5,
+            variables={"v": 1},
+        )
+        assert json.loads(rendered) == {
+            "messages": messages,
+            "add_generation_prompt": False,
+            "tools": tools,
+            "continue_final_message": True,
+            "now": 5,
+            "variables": {"v": 1},
+        }
+        with pytest.raises(UsageError, match="the template says: no"):
+            engine.render_chat([{"role": "user", "content": "REFUSE"}])
+        with pytest.raises(UsageError, match="surrogate"):
+            engine.tokenize("\ud800")
+        with pytest.raises(UsageError, match="is not JSON"):
+            engine.render_chat(messages, variables={"v": float("nan")})
         assert engine.prompt_token_ids(list(np.array([1, 2]))) == [1, 2]
         assert engine.detokenize([72, 0xE9]) == "H" * 20 + "\ufffd" * 20
         long = "x" * 5000
@@ -119,7 +354,7 @@ def test_base_model_wants_raw_prompts(bundle: Path, monkeypatch: pytest.MonkeyPa
         def refuse(*_: object) -> str:
             raise UsageError("this model has no role user")
 
-        monkeypatch.setattr(engine._native, "render_chat", refuse)
+        monkeypatch.setattr(NativeBundle, "render_chat", refuse)
         with pytest.raises(UsageError, match="no role user"):
             engine.generate("a")
         monkeypatch.setattr(type(engine._native.bundle), "read_json", lambda *_: {"roles": {}})
@@ -156,41 +391,45 @@ def test_one_engine_used_by_several_threads(bundle: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join(30)
-        assert engine._events == {}
+        assert engine._hub.in_flight == 0
     assert results == {number: chr(65 + number) * (20 + number) for number in range(8)}
 
 
 def test_leaving_a_stream_cancels_the_request(bundle: Path) -> None:
     with Engine(bundle) as engine:
-        unstarted = engine.stream([65], max_tokens=50)
-        stream = engine.stream_events([65], max_tokens=50)
+        stream = engine.stream_events([65], max_tokens=90)
         next(stream)
-        stream.close()  # type: ignore[attr-defined]
-        assert engine._events == {}
-        assert len(engine._abandoned) == 1
+        stream.close()
+        assert list(stream) == []
+        with engine.stream([65], max_tokens=90) as texts:
+            next(texts)
+        forgotten = engine.stream([65], max_tokens=90)
+        del forgotten
+        assert engine._hub.in_flight == 0
+        assert engine._hub.wait_idle(5)
+        assert engine.metrics()["cancelled"] == 3
         assert engine.generate([66], max_tokens=3).text == "BBB"
-        assert engine._abandoned == set()
-        assert not engine._engine.step()  # nothing is left
-        del unstarted
+        stream.close()
+        assert engine.metrics()["cancelled"] == 3
 
 
-def test_interrupt_cancels_the_request(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_cancels_the_requests(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Engine(bundle) as engine:
-        steps = iter([None, KeyboardInterrupt])
-        step = engine._engine.step
+        events = iter([None, KeyboardInterrupt])
+        real = Flight.read
 
-        def interrupted() -> bool:
-            if (error := next(steps)) is not None:
+        def interrupted(self: Flight, mail: Mail) -> tuple[int, NativeEvent]:
+            if (error := next(events)) is not None:
                 raise error
-            return step()
+            return real(self, mail)
 
-        monkeypatch.setattr(engine._engine, "step", interrupted)
+        monkeypatch.setattr(Flight, "read", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            engine.generate_batch([[65], [66], [67]], max_tokens=9)
+            engine.generate_batch([[65], [66], [67]], max_tokens=90)
         monkeypatch.undo()
-        assert engine._events == {}
+        assert engine._hub.wait_idle(5)
+        assert engine.metrics()["cancelled"] == 3
         assert engine.generate([66], max_tokens=3).text == "BBB"
-        assert not engine._engine.step()
 
 
 def test_errors_of_requests(bundle: Path) -> None:
@@ -210,20 +449,109 @@ def test_errors_of_requests(bundle: Path) -> None:
             engine.generate([1], seed=-1)
         with pytest.raises(UsageError, match="out of range"):
             engine.generate([1 << 40])
+        with pytest.raises(UsageError, match="max_tokens 1099511627776 is out of range"):
+            engine.generate([1], max_tokens=1 << 40)
+        with pytest.raises(UsageError, match="holds a NUL"):
+            engine.generate([1], stop="a\0")
         assert engine.generate([66], max_tokens=3).text == "BBB"
-        assert engine._events == {}
+        assert engine._hub.in_flight == 0
     with pytest.raises(UsageError, match="closed"):
         engine.generate([1])
     engine.close()
 
 
-def test_a_lost_request_is_an_error_not_a_hang(
+def test_a_broken_poll_is_an_error_not_a_hang(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Engine(bundle) as engine:
-        monkeypatch.setattr(engine._engine, "step", lambda: False)
-        with pytest.raises(InternalError, match="lost request"):
+
+        def broken(*_: object) -> None:
+            raise ValueError("no such event")
+
+        monkeypatch.setattr(engine._engine, "poll", broken)
+        with pytest.raises(InternalError, match="do not read") as error:
             engine.generate([65])
+        assert "no such event" in str(error.value)
+
+
+class HastyEngine:
+    """An engine whose events come before ``submit`` has returned."""
+
+    def __init__(self, bundle: Path) -> None:
+        self.native = SimpleNamespace(bundle=SimpleNamespace(path=bundle))
+        self.events: SimpleQueue[NativeEvent] = SimpleQueue()
+        self.polled = threading.Event()
+
+    def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def submit(self, request: Request) -> int:
+        self.events.put(NativeEvent(7, EventKind.TOKEN, 65, "A", None, 0))
+        self.events.put(NativeEvent(7, EventKind.DONE, -1, "", "stop", 0))
+        # At the second look for more, the first two have been taken up.
+        for _ in range(2):
+            self.polled.clear()
+            assert self.polled.wait(10)
+        return 7
+
+    def poll(self, timeout_ms: int = 0) -> NativeEvent | None:
+        try:
+            return (
+                self.events.get(timeout=timeout_ms / 1000) if timeout_ms else self.events.get(False)
+            )
+        except Empty:
+            self.polled.set()
+            return None
+
+
+def test_events_that_come_before_their_requests_id(tmp_path: Path) -> None:
+    posts: list[Any] = []
+    hub = RequestHub(HastyEngine(tmp_path), posts.extend)  # type: ignore[arg-type]
+    hub.submit(Request([65]), "box", 3)
+    assert [(box, position, event.kind) for box, (position, event) in posts] == [
+        ("box", 3, EventKind.TOKEN),
+        ("box", 3, EventKind.DONE),
+    ]
+    assert hub.wait_idle(1)
+    hub.close()
+
+
+def test_closing_ends_what_runs(bundle: Path) -> None:
+    engine = Engine(bundle)
+    found: list[BaseException] = []
+    running = threading.Event()
+
+    def work() -> None:
+        try:
+            for _ in engine.stream([65], max_tokens=90):
+                running.set()
+        except UsageError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert running.wait(10)
+    engine.close()
+    thread.join(10)
+    assert "closed while a request was running" in str(found[0])
+    for call in (lambda: engine.tokenize("a"), lambda: engine.info, lambda: engine.generate([1])):
+        with pytest.raises(UsageError, match="closed"):
+            call()
+
+
+def test_a_forgotten_engine_does_not_keep_the_process(bundle: Path) -> None:
+    script = (
+        "import sys; from mlcbuild.engine import Engine; engine = Engine(sys.argv[1]);"
+        "stream = engine.stream([65], max_tokens=90); print(next(stream))"
+    )
+    command = [sys.executable, "-c", script, str(bundle)]
+    done = subprocess.run(
+        command, cwd=stub_bundle.HERE.parents[1], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "A\n", "")
 
 
 def test_errors_of_engine_and_bundle(bundle: Path, tmp_path: Path) -> None:
@@ -241,7 +569,7 @@ def test_errors_of_engine_and_bundle(bundle: Path, tmp_path: Path) -> None:
 
 def test_other_abi_version_names_both(tmp_path: Path) -> None:
     library = stub_bundle.compile_stub(tmp_path, "-DSTUB_ABI_VERSION=9")
-    with pytest.raises(VerificationError, match="ABI version 9, this mlcbuild 1"):
+    with pytest.raises(VerificationError, match="ABI version 9, this mlcbuild 2"):
         load_library(library)
 
 

@@ -1,4 +1,4 @@
-"""run, chat, verify, inspect and bench on a bundle with a stub of the runtime."""
+"""run, verify, inspect and bench on a bundle with a stub of the runtime."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mlcbuild.bundle.manifest import read_manifest
 from mlcbuild.bundle.writer import write_bundle
 from mlcbuild.cli import (
     bench_command,
-    chat_command,
     inspect_command,
     run_command,
     verify_command,
 )
 from mlcbuild.engine import Engine, host
+from mlcbuild.engine.prepare import RequestBuilder
 from mlcbuild.errors import MlcbuildError, UsageError, VerificationError
 from tests.unit import stub_bundle
 
@@ -46,11 +46,11 @@ def watch_tokenize(monkeypatch: pytest.MonkeyPatch, ids: list[int]) -> list[str]
     """Makes every text ``ids``; returns the list into which the texts go."""
     seen: list[str] = []
 
-    def tokenize(self: Engine, text: str, **_: object) -> list[int]:
+    def tokenize(self: RequestBuilder, text: str, **_: object) -> list[int]:
         seen.append(text)
         return ids
 
-    monkeypatch.setattr(Engine, "tokenize", tokenize)
+    monkeypatch.setattr(RequestBuilder, "tokenize", tokenize)
     return seen
 
 
@@ -68,7 +68,10 @@ def test_run_reads_stdin_and_renders_messages(
         run_command.command, bundle, "--prompt", "-", "--system", "S", "--max-tokens", 2, stdin="Q"
     )
     assert result.stdout == "AA\n"
-    assert seen == ['[{"content":"S","role":"system"},{"content":"Q","role":"user"}]>']
+    assert json.loads(seen[0])["messages"] == [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "Q"},
+    ]
 
 
 def test_run_json(bundle: Path) -> None:
@@ -83,56 +86,55 @@ def test_run_json(bundle: Path) -> None:
     assert record["variant"] == "stub"
 
 
+def test_run_passes_its_options_on(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object"}')
+    seen: dict[str, Any] = {}
+    close = Engine.close
+
+    def watch(self: Engine) -> None:
+        if not seen:
+            seen.update(self.metrics()["last_request"], info=self.info)
+        close(self)
+
+    monkeypatch.setattr(Engine, "close", watch)
+    result = invoke(
+        *(run_command.command, bundle, "--prompt", "ECHO:a", "--raw", "--json-schema", schema),
+        *("--temperature", 0.5, "--top-p", 0.25, "--top-k", 3, "--min-p", 0.125),
+        *("--repetition-penalty", 1.5, "--presence-penalty", -0.5, "--frequency-penalty", 0.75),
+        *("--max-tokens", 2, "--seed", 7, "--stop", "x", "--stop", "y"),
+        *("--speculation", "draft", "--speculation-tokens", 3, "--draft", bundle),
+    )
+    assert result.stdout == "aa\n"
+    assert seen["info"]["speculation"] == "draft"
+    assert (seen["info"]["speculation_tokens"], seen["info"]["draft"]) == (3, 1)
+    assert (seen["temperature"], seen["top_p"], seen["top_k"], seen["min_p"]) == (
+        *(0.5, 0.25, 3),
+        0.125,
+    )
+    assert (seen["repetition_penalty"], seen["presence_penalty"]) == (1.5, -0.5)
+    assert (seen["frequency_penalty"], seen["max_tokens"], seen["seed"]) == (0.75, 2, 7)
+    assert seen["stop"] == ["x", "y"]
+    assert (seen["grammar_kind"], seen["grammar"]) == (2, '{"type": "object"}')
+
+
 def test_run_refuses_what_does_not_fit_together(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--raw leaves out"):
         invoke(run_command.command, bundle, "--prompt", "a", "--raw", "--system", "b")
     with pytest.raises(VerificationError, match="not a bundle"):
         invoke(run_command.command, tmp_path, "--prompt", "a")
+    schema = tmp_path / "schema.json"
+    schema.write_bytes(b"\xff")
+    options = ("--prompt", "ECHO:a", "--raw", "--json-schema", schema)
+    with pytest.raises(UsageError, match="the schema does not read"):
+        invoke(run_command.command, bundle, *options)
+    with pytest.raises(UsageError, match="cannot both bind"):
+        invoke(run_command.command, bundle, *options, "--regex", "a")
+    with pytest.raises(UsageError, match="draft"):
+        invoke(run_command.command, bundle, "--prompt", "a", "--speculation", "draft")
     assert invoke(run_command.command, bundle, "--prompt", "a", "--top-p", 0).exit_code == 2
-
-
-def test_chat_keeps_and_drops_the_conversation(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = watch_tokenize(monkeypatch, [72, 105])
-    result = invoke(
-        chat_command.command,
-        bundle,
-        "--max-tokens",
-        2,
-        stdin="one\n\ntwo\n/what\n/reset\nthree\n/quit\nfour\n",
-    )
-    assert result.stdout == "Hi\nHi\nHi\n"
-    assert "unknown command /what" in result.stderr
-    assert [len(json.loads(text[:-1])) for text in seen] == [1, 3, 1]
-    assert json.loads(seen[1][:-1])[1] == {"role": "assistant", "content": "Hi"}
-
-
-def test_chat_interrupted_answer_stays(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = watch_tokenize(monkeypatch, [72, 105])
-    real = Engine._next_event
-    events = 0
-
-    def interrupted(self: Engine, request_id: int) -> Any:
-        nonlocal events
-        events += 1
-        if events == 4:
-            raise KeyboardInterrupt
-        return real(self, request_id)
-
-    monkeypatch.setattr(Engine, "_next_event", interrupted)
-    result = invoke(chat_command.command, bundle, "--max-tokens", 5, stdin="one\ntwo\n")
-    assert result.exit_code == 0
-    assert result.stdout == "HiH\nHiHiH\n"
-    assert json.loads(seen[1][:-1])[1] == {"role": "assistant", "content": "HiH"}
-
-
-def test_chat_survives_a_full_window(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths = iter([1, 101, 1])
-    monkeypatch.setattr(Engine, "tokenize", lambda self, text, **options: [72] * next(lengths))
-    result = invoke(chat_command.command, bundle, "--max-tokens", 1, stdin="a\nb\nc\n")
-    assert result.stdout == "H\nH\n"
-    assert "do not fit" in result.stderr
 
 
 def test_verify(bundle: Path) -> None:

@@ -3,57 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-tvm = pytest.importorskip("tvm")
+pytest.importorskip("tvm")
 
 from mlcbuild.errors import InternalError  # noqa: E402
 from mlcbuild.kernels.cpu.set import CpuKernels  # noqa: E402
 from mlcbuild.spec.capabilities import Capabilities  # noqa: E402
 from mlcbuild.spec.layout import padded  # noqa: E402
-
-_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
-VARIANTS = (
-    Capabilities("cpu", "avx2", ("avx2", "f16c", "fma"), "x86-64-v3"),
-    Capabilities("cpu", "avx512", _AVX512, "x86-64-v4", vector_bits=512),
-    Capabilities(
-        "cpu",
-        "avx512vnni",
-        (*_AVX512, "avx512_vnni"),
-        "x86-64-v4",
-        ("+avx512vnni",),
-        vector_bits=512,
-        int8_dot=True,
-    ),
+from tests.unit.kernel_runner import (  # noqa: E402
+    AVX2,
+    AVX512,
+    AVX512VNNI,
+    VARIANTS,
+    Array,
+    Compiled,
+    build,
+    normal,
+    on,
+    skip_unless_runnable,
 )
-AVX2, AVX512, AVX512VNNI = VARIANTS
+
 ROWS = (1, 3, 8, 37)
 INT4: dict[str, Any] = {"group_size": 32, "scale_dtype": "float16", "zero_point": 7}
 WIDE = {"group_size": 128, "scale_dtype": "float32", "zero_point": 8}
 BOTH = {"bias": True, "residual": True}
-ATTENTION = {
-    "mha": {"heads": 2, "kv_heads": 2, "head_dim": 80, "page_size": 16, "kv_dtype": "float32"},
-    "gqa3": {"heads": 9, "kv_heads": 3, "head_dim": 64, "page_size": 16, "kv_dtype": "float16"},
-    "gqa5": {"heads": 5, "kv_heads": 1, "head_dim": 96, "page_size": 32, "kv_dtype": "float16"},
-    "gqa7": {"heads": 7, "kv_heads": 1, "head_dim": 128, "page_size": 16, "kv_dtype": "float32"},
-    # Heads that 512-bit vectors do not divide, and ones that take 128 bits.
-    "narrow": {"heads": 2, "kv_heads": 1, "head_dim": 72, "page_size": 16, "kv_dtype": "float16"},
-    "narrower": {
-        "heads": 4,
-        "kv_heads": 2,
-        "head_dim": 100,
-        "page_size": 16,
-        "kv_dtype": "float32",
-    },
-    "gqa8": {"heads": 16, "kv_heads": 2, "head_dim": 256, "page_size": 16, "kv_dtype": "float16"},
-}
+GQA3 = {"heads": 9, "kv_heads": 3, "head_dim": 64, "page_size": 16}
 LINEAR: dict[str, tuple[str, dict[str, Any]]] = {
     "int4": ("linear_int4", dict(out_features=64, in_features=576, **INT4)),
     "int4_wide": ("linear_int4", dict(out_features=48, in_features=200, **WIDE)),
@@ -73,11 +52,9 @@ LINEAR: dict[str, tuple[str, dict[str, Any]]] = {
 INT4_ONLY = ("int4", "int4_ragged")
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     **LINEAR,
-    **{f"attention_{k}": ("paged_attention", {**v, "scale": 0.125}) for k, v in ATTENTION.items()},
-    **{
-        f"rope_{k}": ("rope_append", {**ATTENTION[k], "rotary_dim": r})
-        for k, r in (("gqa3", 64), ("mha", 20))
-    },
+    "attention": ("paged_attention", {**GQA3, "kv_dtype": "float16", "scale": 0.125}),
+    "attention_int8": ("paged_attention", {**GQA3, "kv_dtype": "int8", "scale": 0.125}),
+    "rope": ("rope_append", {**GQA3, "kv_dtype": "int8", "rotary_dim": 64}),
     "embedding_int4": ("embedding_int4", dict(vocab_size=100, hidden_size=100, **INT4)),
     "embedding_dense": (
         "embedding_dense",
@@ -101,83 +78,25 @@ LINEAR_CASES = [
     for name in (INT4_ONLY if variant is AVX512 else LINEAR)
 ]
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """All kernels of one variant in one library."""
-
-    library: Any
-
-    def run(self, name: str, inputs: Sequence[Array], *outputs: tuple[Any, str]) -> list[Array]:
-        """Outputs ``(shape, dtype)`` of a kernel; they hold rubbish when it is called."""
-        args = [tvm.runtime.tensor(np.ascontiguousarray(a)) for a in inputs]
-        results = [tvm.runtime.tensor(rubbish(shape, dtype)) for shape, dtype in outputs]
-        self.library[name](*args, *results)
-        return [r.numpy() for r in results]
-
-    def in_place(self, name: str, inputs: Sequence[Array], changed: int, *outputs: Any) -> Any:
-        """As run, also giving the input number ``changed``, which the kernel writes to."""
-        args = [tvm.runtime.tensor(np.ascontiguousarray(a)) for a in inputs]
-        results = [tvm.runtime.tensor(rubbish(shape, dtype)) for shape, dtype in outputs]
-        self.library[name](*args, *results)
-        return args[changed].numpy(), [r.numpy() for r in results]
-
-
-def rubbish(shape: Any, dtype: str) -> Array:
-    """What an arena may hold before a kernel writes to it."""
-    return np.full(shape, np.nan if dtype.startswith("float") else 77, dtype)
-
-
-def on(*variants: Capabilities) -> pytest.MarkDecorator:
-    """Run a test with the compiled kernels of some variants."""
-    return pytest.mark.parametrize("compiled", variants, indirect=True, ids=lambda v: v.isa)
-
 
 @pytest.fixture
 def compiled(request: pytest.FixtureRequest) -> Compiled:
     """The kernels of one instruction set; skips what this machine cannot run."""
     variant: Capabilities = request.param
-    cpuinfo = Path("/proc/cpuinfo")
-    flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
-    if not set(variant.features) <= set(flags):
-        pytest.skip(f"this machine has no {variant.isa}")
+    skip_unless_runnable(variant)
     return compiled_kernels(variant)
 
 
 @cache
 def compiled_kernels(variant: Capabilities) -> Compiled:
     """All kernels that are tested on a variant, compiled once."""
-    return Compiled(build(variant, INT4_ONLY if variant == AVX512 else KERNELS))
-
-
-def build(variant: Capabilities, names: Iterable[str]) -> Any:
-    """One library of some of KERNELS."""
-    kernels = CpuKernels(variant)
-    functions = {}
-    for name in names:
-        builder, arguments = KERNELS[name]
-        func = getattr(kernels, builder)(**arguments)
-        functions[name] = func.with_attr("global_symbol", name)
-    target = tvm.target.Target(
-        {
-            "kind": "llvm",
-            "mtriple": "x86_64-linux-gnu",
-            "mcpu": variant.llvm_cpu,
-            "mattr": list(variant.llvm_features),
-        }
-    )
-    return tvm.compile(tvm.IRModule(functions), target)
+    names = INT4_ONLY if variant == AVX512 else KERNELS
+    return Compiled(build(variant, {name: KERNELS[name] for name in names}))
 
 
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(7)
-
-
-def normal(rng: np.random.Generator, *shape: int) -> Array:
-    return rng.standard_normal(shape).astype("float32")
 
 
 def quantized(x: Array) -> tuple[Array, Array, Array]:
@@ -388,119 +307,6 @@ def test_embedding(compiled: Compiled, rng: np.random.Generator, n: int) -> None
     np.testing.assert_array_equal(y, weight[ids].astype("float32"))
 
 
-def rotated(x: Array, cos_sin: Array, rotary_dim: int) -> Array:
-    """X [n,heads,D] rotated by the rows [n,rotary_dim] of the rope table."""
-    half = rotary_dim // 2
-    cos, sin = cos_sin[:, None, :half], cos_sin[:, None, half:]
-    low, high = x[..., :half], x[..., half:rotary_dim]
-    parts = [low * cos - high * sin, high * cos + low * sin, x[..., rotary_dim:]]
-    return np.concatenate(parts, axis=-1)
-
-
-@on(AVX2, AVX512VNNI)
-@pytest.mark.parametrize("n", ROWS)
-@pytest.mark.parametrize("name", ["gqa3", "mha"])
-def test_rope_append(compiled: Compiled, rng: np.random.Generator, name: str, n: int) -> None:
-    arguments = KERNELS[f"rope_{name}"][1]
-    heads, kv_heads, head_dim = (arguments[k] for k in ("heads", "kv_heads", "head_dim"))
-    page, rotary_dim = arguments["page_size"], arguments["rotary_dim"]
-    pool = 6
-    qkv = normal(rng, n, (heads + 2 * kv_heads) * head_dim)
-    positions = rng.integers(0, 50, n).astype("int32")
-    slots = rng.permutation(pool * page)[:n].astype("int32")
-    angles = rng.random((50, rotary_dim // 2)) * 6
-    table = np.concatenate([np.cos(angles), np.sin(angles)], 1).astype("float32")
-    before = normal(rng, pool, 2, kv_heads, page * head_dim).astype(arguments["kv_dtype"])
-    pages, [q] = compiled.in_place(
-        f"rope_{name}",
-        [qkv, positions, slots, table, before],
-        4,
-        ((n, heads * head_dim), "float32"),
-    )
-    parts = qkv.reshape(n, heads + 2 * kv_heads, head_dim)
-    turned = rotated(parts, table[positions], rotary_dim)
-    np.testing.assert_allclose(q, turned[:, :heads].reshape(n, -1), rtol=1e-5, atol=1e-6)
-    expected = before.copy()
-    for row, slot in enumerate(slots):
-        keys = expected[slot // page, 0].reshape(kv_heads, head_dim, page)
-        keys[:, :, slot % page] = turned[row, heads : heads + kv_heads]
-        values = expected[slot // page, 1].reshape(kv_heads, page, head_dim)
-        values[:, slot % page] = parts[row, heads + kv_heads :]
-    tolerance = 1e-3 if arguments["kv_dtype"] == "float16" else 1e-6
-    np.testing.assert_allclose(
-        pages.astype("float32"), expected.astype("float32"), rtol=tolerance, atol=1e-6
-    )
-
-
-@dataclass(frozen=True)
-class Cache:
-    """A pool of pages with sequences in shuffled pages; what no sequence holds is NaN."""
-
-    pages: Array
-    page_begin: dict[int, int]  # by sequence
-    page_values: Array
-    keys: list[Array]  # per sequence, [length, kv_heads, head_dim]
-    values: list[Array]
-
-
-def filled_cache(rng: np.random.Generator, arguments: dict[str, Any], lengths: list[int]) -> Cache:
-    kv_heads, head_dim, page = (arguments[k] for k in ("kv_heads", "head_dim", "page_size"))
-    counts = [-(-length // page) for length in lengths]
-    pool = sum(counts) + 2
-    pages = np.full((pool, 2, kv_heads, page * head_dim), np.nan, arguments["kv_dtype"])
-    ids = rng.permutation(pool)[: sum(counts)].astype("int32")
-    begins = np.concatenate([[0], np.cumsum(counts)])
-    keys, values = [], []
-    for sequence, length in enumerate(lengths):
-        shape = (length, kv_heads, head_dim)
-        key, value = (normal(rng, *shape).astype(arguments["kv_dtype"]) for _ in range(2))
-        for position in range(length):
-            at = ids[begins[sequence] + position // page]
-            stored = pages[at, 0].reshape(kv_heads, head_dim, page)
-            stored[:, :, position % page] = key[position]
-            stored = pages[at, 1].reshape(kv_heads, page, head_dim)
-            stored[:, position % page] = value[position]
-        keys.append(key.astype("float64"))
-        values.append(value.astype("float64"))
-    return Cache(pages, dict(enumerate(begins.tolist())), ids, keys, values)
-
-
-@on(AVX2, AVX512VNNI)
-@pytest.mark.parametrize("name", ATTENTION)
-def test_paged_attention(compiled: Compiled, rng: np.random.Generator, name: str) -> None:
-    arguments = KERNELS[f"attention_{name}"][1]
-    heads, kv_heads, head_dim = (arguments[k] for k in ("heads", "kv_heads", "head_dim"))
-    lengths = [1, 16, 33, 70]
-    cache = filled_cache(rng, arguments, lengths)
-    # Rows of several sequences: prompts with all their positions, one decoding at its end.
-    rows = [(0, 0), *((1, p) for p in range(16)), *((2, p) for p in range(20, 33)), (3, 69)]
-    rows += [(3, p) for p in range(6)]
-    n = len(rows)
-    assert n == 37
-    q = normal(rng, n, heads * head_dim) * 3
-    positions = np.array([p for _, p in rows], "int32")
-    begin = np.array([cache.page_begin[s] for s, _ in rows], "int32")
-
-    def run(which: slice) -> Array:
-        inputs = [q[which], cache.pages, positions[which], begin[which], cache.page_values]
-        [y] = compiled.run(f"attention_{name}", inputs, (q[which].shape, "float32"))
-        return y
-
-    whole = run(slice(0, n))
-    for row, (sequence, position) in enumerate(rows):
-        key = np.repeat(cache.keys[sequence][: position + 1], heads // kv_heads, axis=1)
-        value = np.repeat(cache.values[sequence][: position + 1], heads // kv_heads, axis=1)
-        scores = np.einsum("hd,phd->hp", q[row].reshape(heads, head_dim), key) * 0.125
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
-        expected = np.einsum("hp,phd->hd", weights, value).reshape(-1)
-        np.testing.assert_allclose(whole[row], expected, rtol=2e-5, atol=2e-5)
-    for count in (1, 5):
-        for start in range(0, n - count, count):
-            part = run(slice(start, start + count))
-            assert part.tobytes() == whole[start : start + count].tobytes(), (start, count)
-
-
 @pytest.mark.parametrize(
     ("variant", "dot", "register"),
     [(AVX2, "vpmaddubsw", "%ymm"), (AVX512VNNI, "vpdpbusd", "%zmm")],
@@ -508,9 +314,10 @@ def test_paged_attention(compiled: Compiled, rng: np.random.Generator, name: str
 )
 def test_machine_code(variant: Capabilities, dot: str, register: str) -> None:
     """The hot loops have the instructions they are written for, and nothing calls libm."""
-    names = ["int4", "silu_mul_quantize_37", "attention_gqa3"]
-    text = build(variant, names).mod.inspect_source("asm")
-    for instruction in (dot, "vfmadd", "vcvtph2ps"):
+    names = ["int4", "silu_mul_quantize_37", "attention", "attention_int8", "rope"]
+    library = build(variant, {name: KERNELS[name] for name in names})
+    text = library.mod.inspect_source("asm")
+    for instruction in (dot, "vfmadd", "vcvtph2ps", "vpmovsxbd", "vcvtdq2ps"):
         assert re.search(rf"\b{instruction}\w*\s.*{register}", text), instruction
     called = set(re.findall(r"\bcall\w*\s+([\w.]+)", text))
     called |= set(re.findall(r"([\w.]+)@GOTPCREL", text))
@@ -538,3 +345,5 @@ def test_shapes_that_no_kernel_serves_are_refused() -> None:
         kernels.linear_int4(64, 64, 40, "float16", 7)
     with pytest.raises(InternalError, match="rotary_dim"):
         kernels.rope_append(9, 3, 64, 80, 16, "float16")
+    with pytest.raises(InternalError, match="dtype 'int4'"):
+        kernels.paged_attention(9, 3, 64, 16, "int4", 0.125)

@@ -109,6 +109,60 @@ def test_harmless_and_neutral_keys_are_accepted() -> None:
     assert read_config(noisy) == plain
 
 
+def _qwen2(**changes: Any) -> dict[str, Any]:
+    record = _hf(use_sliding_window=True, sliding_window=24, max_window_layers=0, **changes)
+    return {key: value for key, value in record.items() if not key.endswith("_bias")}
+
+
+def test_windows_of_qwen2() -> None:
+    read = get_architecture("qwen2").config.read_config
+    assert read(_qwen2()).sliding_window == 24
+    assert read({**_qwen2(), "layer_types": ["sliding_attention"] * 2}).sliding_window == 24
+    # No layer is above max_window_layers, or windows are not used at all.
+    assert read({**_qwen2(), "max_window_layers": 2}).sliding_window == 0
+    assert read({**_qwen2(), "use_sliding_window": False}).sliding_window == 0
+    assert read({**_qwen2(), "sliding_window": None}).sliding_window == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_window_layers": 1}, "a sliding window in 1 of 2 layers"),
+        (
+            {"layer_types": ["full_attention", "sliding_attention"]},
+            "a sliding window in 1 of 2 layers",
+        ),
+        (
+            {"use_sliding_window": False, "layer_types": ["sliding_attention"] * 2},
+            "use_sliding_window is not true",
+        ),
+        ({"layer_types": ["full_attention"]}, "names 1 layers of 2"),
+        ({"layer_types": ["linear", "linear"]}, "unknown kinds: linear"),
+        ({"layer_types": "full_attention"}, "a list was expected"),
+        ({"use_sliding_window": "yes"}, "use_sliding_window is 'yes'"),
+        ({"sliding_window": -4}, "sliding_window is -4"),
+        ({"max_window_layers": "all"}, "max_window_layers is 'all'"),
+    ],
+)
+def test_windows_of_qwen2_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        get_architecture("qwen2").config.read_config({**_qwen2(), **changes}, where="here")
+    assert message in caught.value.message
+    assert caught.value.where == "here"
+
+
+def test_windows_of_mistral() -> None:
+    read = get_architecture("mistral").config.read_config
+    plain = {key: value for key, value in _hf().items() if not key.endswith("_bias")}
+    assert read(plain).sliding_window == 4096  # transformers' own default
+    assert read({**plain, "sliding_window": None}).sliding_window == 0
+    assert read({**plain, "sliding_window": 24}).sliding_window == 24
+    with pytest.raises(SourceError, match="sliding_window is 'long'"):
+        read({**plain, "sliding_window": "long"})
+    with pytest.raises(SourceError, match="attention_bias is no key"):
+        read({**plain, "attention_bias": True})
+
+
 def test_token_ids_and_defaults() -> None:
     config = read_config(_hf(eos_token_id=[1, 2], bos_token_id=None, num_key_value_heads=None))
     assert config.eos_token_ids == (1, 2)

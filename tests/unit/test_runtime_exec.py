@@ -255,6 +255,24 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "overflow": (lambda p: _function(p)["exprs"].append([1 << 52, 1 << 52, "*"]), "overflows"),
     "page bytes": (lambda p: p["kv"].__setitem__("page_bytes", 64), "its shape makes"),
     "kv layout": (lambda p: p["kv"].__setitem__("layout", "kx"), "unknown kv layout"),
+    "float codes": (
+        lambda p: p["kv"].__setitem__("layout", "kt8"),
+        'is float32 in the layout "kt8"',
+    ),
+    "codes without scales": (
+        lambda p: p["kv"].__setitem__("dtype", "int8"),
+        'is int8 in the layout "kt"',
+    ),
+    "scaled page bytes": (
+        lambda p: p["kv"].update(dtype="int8", layout="kt8"),
+        "kv.page_bytes is 512, its shape makes 192",
+    ),
+    "window": (lambda p: p["kv"].__setitem__("window", -1), "kv.window is -1"),
+    "sinks": (lambda p: p["kv"].__setitem__("sinks", 2), "kv.sinks is 2, not in 0..0"),
+    "no window": (
+        lambda p: _tensor(p, "meta").__setitem__(1, "page_skip"),
+        "the plan has no sliding window",
+    ),
     "rope": (lambda p: p["rope"].__setitem__("inv_freq", [1.0]), "1 numbers for rotary_dim"),
     "no rope": (lambda p: p.__setitem__("rope", None), "the plan has no rope"),
     "bound": (lambda p: p["bounds"].__setitem__("kv_pages", -1), "kv_pages is -1"),

@@ -1,13 +1,11 @@
-"""The runtime's JSON reader, regular expressions, NFC, text stream, sampler and chat templates."""
+"""The runtime's JSON reader, regular expressions, NFC, text stream and chat templates."""
 
 from __future__ import annotations
 
 import json
-import math
 import random
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +14,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from tests.unit.text_driver import Driver, DriverError, build_driver
 
-ARGUMENT, UNSUPPORTED, BUNDLE, VERSION, KERNEL = 1, 5, 20, 21, 60
+ARGUMENT, UNSUPPORTED, BUNDLE, VERSION = 1, 5, 20, 21
 
 
 @pytest.fixture(scope="module")
@@ -243,85 +241,6 @@ def test_stream_does_not_depend_on_the_chunks(stop: list[str], driver: Driver) -
         parts, stopped = push_all(driver, chunks, stop)
         assert "".join(parts) == expected
         assert stopped == bool(ends)
-
-
-# ---- sampler ---------------------------------------------------------------------------------
-
-
-def probabilities(
-    logits: list[float], temperature: float, top_k: int = 0, top_p: float = 1.0
-) -> dict[int, float]:
-    """Return what Hugging Face's warpers leave, in their order: temperature, top_k, top_p."""
-    scores = {i: x / temperature for i, x in enumerate(logits) if math.isfinite(x)}
-    if top_k:
-        kth = sorted(scores.values(), reverse=True)[: top_k + 0][-1]
-        scores = {i: x for i, x in scores.items() if x >= kth}
-    top = max(scores.values())
-    weights = {i: math.exp(x - top) for i, x in scores.items()}
-    kept: dict[int, float] = {}
-    for i in sorted(weights, key=lambda i: (-weights[i], i)):
-        if kept and sum(kept.values()) >= top_p * sum(weights.values()):
-            break
-        kept[i] = weights[i]
-    return {i: w / sum(kept.values()) for i, w in kept.items()}
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"temperature": 1.0},
-        {"temperature": 0.5},
-        {"temperature": 2.0, "top_k": 3},
-        {"temperature": 1.0, "top_p": 0.8},
-        {"temperature": 0.7, "top_k": 5, "top_p": 0.5},
-        {"temperature": 1.0, "top_k": 100, "top_p": 0.999},
-        {"temperature": 1.0, "top_p": 1e-9},
-    ],
-)
-def test_sampler_follows_the_distribution(settings: dict[str, Any], driver: Driver) -> None:
-    logits = [1.0, 2.0, -1.0, 2.0, 0.5, 3.0, -20.0, 1.5]
-    draws = 20_000
-    counts = Counter(driver("sample", logits=logits, draws=draws, seed=11, **settings))
-    expected = probabilities(logits, **settings)
-    assert set(counts) <= set(expected)
-    # Chi-square over the likely tokens; 40 is beyond the 99.9 % quantile of 7 degrees of freedom.
-    likely = {i: p for i, p in expected.items() if p * draws > 5}
-    assert sum((counts[i] - p * draws) ** 2 / (p * draws) for i, p in likely.items()) < 40
-
-
-def test_sampler_draws_depend_on_seed_and_index_only(driver: Driver) -> None:
-    logits = [0.0] * 1000
-    long = driver("sample", logits=logits, draws=50, seed=5, temperature=1)
-    assert driver("sample", logits=logits, draws=20, seed=5, temperature=1) == long[:20]
-    assert driver("sample", logits=logits, draws=50, seed=6, temperature=1) != long
-    # Streams of neighbouring seeds must not be shifted copies of each other.
-    assert driver("sample", logits=logits, draws=49, seed=6, temperature=1) != long[1:]
-    assert len(set(long)) > 40
-
-
-def test_sampler_edges(driver: Driver) -> None:
-    logits = [1.0, 5.0, 5.0, 9.0]
-    assert driver("sample", logits=logits) == [3]
-    assert driver("sample", logits=logits, valid=3) == [1]  # the lowest id wins a tie
-    assert driver("sample", logits=logits, temperature=1e-30, draws=3) == [3, 3, 3]
-    assert driver("sample", logits=logits, temperature=1, top_p=1e-9, draws=5) == [3] * 5
-    assert driver("sample", logits=logits, temperature=1, top_k=1, draws=5) == [3] * 5
-    for off in (0, 1):
-        assert set(driver("sample", logits=[0, 0, 0], temperature=1, top_p=off, draws=99)) == {
-            0,
-            1,
-            2,
-        }
-    # Ties with the last token of top_k stay in.
-    ties = driver("sample", logits=[5, 1, 5, 5], temperature=1, top_k=2, draws=99)
-    assert set(ties) == {0, 2, 3}
-    for temperature in (0, 1):
-        odd = ["nan", 2.0, "-inf", "inf", 50.0]
-        drawn = driver("sample", logits=odd, temperature=temperature, valid=4, draws=20)
-        assert set(drawn) == {1}
-        with pytest.raises(DriverError, match="no logit of 2 is a finite number") as error:
-            driver("sample", logits=["nan", "-inf", 1.0], valid=2, temperature=temperature)
-        assert error.value.status == KERNEL
 
 
 # ---- chat ------------------------------------------------------------------------------------

@@ -23,10 +23,12 @@ from mlcbuild.pipeline.graph import topological
 from mlcbuild.pipeline.keys import KeyMaker
 from mlcbuild.pipeline.stages import native_child
 from mlcbuild.pipeline.stages.files import MODEL
+from mlcbuild.pipeline.stages.lower import choose_window
 from mlcbuild.pipeline.stages.native_child import run_native
 from mlcbuild.quant.schemes import get_scheme
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.recipe.lock import RecipeLock
+from mlcbuild.spec.kv import Window
 from mlcbuild.spec.limits import Limits
 from mlcbuild.store.store import Store
 from tests.parity import tiny_llama
@@ -104,6 +106,8 @@ def test_keys_hold_no_place_of_this_machine(tmp_path: Path) -> None:
     [
         ({"limits": replace(LIMITS, max_batch_size=3)}, "lower"),
         ({"limits": replace(LIMITS, kv_dtype="float32")}, "lower"),
+        ({"sliding_window_size": 16}, "lower"),
+        ({"sliding_window_size": 16, "attention_sink_size": 4}, "lower"),
         ({"tie_word_embeddings": True}, "quantize"),
         ({"recipe": "other"}, "assemble"),
         ({"bundle_options": {"license": "mit"}}, "assemble"),
@@ -124,6 +128,31 @@ def test_a_change_of_the_limits_quantizes_nothing_again(
     for stage in ("inspect", "quantize", "pack", "tokenizer", "runtime", "compile", "link"):
         for before, after in zip(stages(actions, stage), stages(others, stage), strict=True):
             assert before.params == after.params
+
+
+@pytest.mark.parametrize(
+    ("own", "size", "sinks", "chosen"),
+    [
+        (Window(), None, None, Window()),
+        (Window(), 16, None, Window(16)),
+        (Window(), 16, 4, Window(16, 4)),
+        (Window(24), None, None, Window(24)),
+        (Window(24), 16, 4, Window(16, 4)),
+        (Window(24), 24, 4, Window(24, 4)),
+        # Nothing is hidden within the context of 64.
+        (Window(64), None, None, Window()),
+        (Window(63), None, None, Window(63)),
+    ],
+)
+def test_the_window_of_a_build(
+    own: Window, size: int | None, sinks: int | None, chosen: Window
+) -> None:
+    assert choose_window(own, size, sinks, LIMITS) == chosen
+
+
+def test_a_window_larger_than_the_model_has_is_refused() -> None:
+    with pytest.raises(StageError, match=r"size 32 is larger than the model's own window, 24"):
+        choose_window(Window(24), 32, None, LIMITS)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,24 @@ from typing import Any
 import pytest
 
 FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"]
+TEXT_PARTS = (
+    "added_tokens",
+    "bpe",
+    "byte_trie",
+    "decoder",
+    "normalizer",
+    "pre_tokenizer",
+    "precompiled",
+    "regex",
+    "regex_compile",
+    "stream",
+    "tokenizer",
+    "tokenizer_file",
+    "unicode",
+    "unicode_tables",
+    "unigram",
+    "vocab",
+)
 RUNTIME = Path(__file__).resolve().parents[2] / "mlcbuild" / "runtime_stub"
 
 
@@ -37,11 +55,12 @@ def build_driver(config: pytest.Config) -> Path:
         pytest.skip("no C++ compiler (neither g++ nor the ziglang package), or no pytest cache")
     sources = [
         RUNTIME / "src/core/json.cc",
-        *sorted((RUNTIME / "src/text").glob("*.cc")),
+        *(RUNTIME / f"src/text/{name}.cc" for name in TEXT_PARTS),
         RUNTIME / "tests/text_driver.cc",
     ]
     digest = hashlib.sha256("\0".join([*compiler, *FLAGS]).encode())
-    for path in [*sources, *sorted(RUNTIME.glob("**/*.h"))]:
+    headers = [path for part in ("core", "text") for path in (RUNTIME / "src" / part).glob("*.h")]
+    for path in [*sources, *sorted(headers), RUNTIME / "include/mlcb.h"]:
         digest.update(path.read_bytes())
     folder = config.cache.mkdir("text_driver")
     driver = folder / digest.hexdigest()[:16]

@@ -114,7 +114,8 @@ class LlamaConfig:
     """What defines the computation of one Llama model.
 
     ``attention_bias``: q, k and v have biases; ``output_bias``: the attention's output projection
-    has one; ``mlp_bias``: gate, up and down have them.
+    has one; ``mlp_bias``: gate, up and down have them; ``sliding_window``: positions that a token
+    attends to in every layer, itself included, 0 for all.
     """
 
     vocab_size: int
@@ -130,6 +131,7 @@ class LlamaConfig:
     attention_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
+    sliding_window: int = 0
     rope: RopeConfig = field(default_factory=RopeConfig)
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
@@ -227,6 +229,15 @@ def read_config(
         bos_token_id=next(iter(_token_ids(config, "bos_token_id", where)), None),
         eos_token_ids=_token_ids(config, "eos_token_id", where),
     )
+
+
+def read_window(
+    config: Mapping[str, Any], key: str, where: str, *, default: int | None = None
+) -> int:
+    """A window's size in tokens, 0 if the file says null; for families whose layers have one."""
+    if key in config and config[key] is None:
+        return 0
+    return _integer(config, key, where, default=default)
 
 
 def tiny_config() -> LlamaConfig:

@@ -12,6 +12,7 @@ from mlcbuild.arch.llama.config import LlamaConfig
 from mlcbuild.nn.attention import Attention
 from mlcbuild.nn.layers import Embedding, GatedMLP, Linear, RMSNorm, select_rows
 from mlcbuild.spec.attention import AttentionSpec
+from mlcbuild.spec.kv import Window
 
 
 class DecoderLayer(nn.Module):
@@ -122,4 +123,5 @@ def attention_spec(config: LlamaConfig) -> AttentionSpec:
         rotary_dim=config.head_dim,
         inv_freq=config.inv_freq(),
         attention_factor=config.attention_factor,
+        window=Window(config.sliding_window),
     )

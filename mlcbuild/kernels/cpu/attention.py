@@ -18,17 +18,49 @@ from mlcbuild.kernels.cpu._builder import (
     keep,
     kernel,
     load,
-    load_f32,
     local,
     splat,
     store,
 )
+from mlcbuild.kernels.cpu._kv_pages import KEY, VALUE, KvPages
 from mlcbuild.kernels.cpu._linear import largest_divisor
 from mlcbuild.kernels.cpu._vector import exp, horizontal_max, horizontal_sum, lanes_of, tree
 from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.spec.kv import KvPageShape, Window
 
 # Below every score: the score of a position that a row must not see.
 _HIDDEN = -1e30
+
+
+class _Shown:
+    """Which positions of one page a row sees, as a mask over its scores.
+
+    ``visible``: positions up to the row's own; ``start``: position of the page's first token.
+    """
+
+    def __init__(
+        self, lanes: int, window: Window, visible: Expr, position: Expr, start: Expr
+    ) -> None:
+        self._lanes = lanes
+        self._window = window
+        self._visible = T.bind(visible.astype("int32"))
+        if window.size:
+            low = position - index(window.size - 1) - start
+            self._low = keep(low.astype("int32"))
+            self._sinks = keep((index(window.sinks) - start).astype("int32"))
+
+    def select(self, offset: int, shown: Expr, hidden: Expr) -> Expr:
+        """``shown`` in the lanes of the page from ``offset`` on that are seen, else ``hidden``."""
+        lanes = self._lanes
+        at = T.Ramp(T.int32(offset), T.int32(1), lanes)
+        if self._window.size:
+            inside = at >= splat(self._low, lanes)
+            if self._window.sinks:
+                sink = T.Select(at < splat(self._sinks, lanes), shown, hidden)
+            else:
+                sink = hidden
+            shown = keep(T.Select(inside, shown, sink))
+        return T.Select(at < splat(self._visible, lanes), shown, hidden)
 
 
 @cache
@@ -40,14 +72,17 @@ def paged_attention(
     page_size: int,
     kv_dtype: str,
     scale: float,
+    window: Window,
 ) -> tirx.PrimFunc:
-    """``(q, pages, positions, page_begin, page_values) -> out``.
+    """``(q, pages, positions, page_begin, page_values, [page_skip]) -> out``.
 
-    q and out are f32[n,H*D], pages [np,2,KV,page*D], positions and page_begin i32[n],
-    page_values i32[nnz]. Row i attends to positions 0..positions[i]. The softmax runs page by
-    page with a running maximum (Milakov and Gimelshein, "Online normalizer calculation for
+    q and out are f32[n,H*D], pages as KvPages takes them, positions, page_begin and page_skip
+    i32[n], page_values i32[nnz]. Row i attends to positions 0..positions[i], or to what the
+    window shows of them; then only pages with such positions are touched. The softmax runs page
+    by page with a running maximum (Milakov and Gimelshein, "Online normalizer calculation for
     softmax", 2018); the output row holds the unnormalized sum until the last page. All heads of
     a kv head are done together, so that its keys and values are loaded and converted once.
+    Scales of int8 pages are applied to scores and to weights, not to every element.
     """
     lanes = lanes_of(capabilities)
     if heads % kv_heads or head_dim % lanes or page_size % lanes:
@@ -62,12 +97,13 @@ def paged_attention(
     registers = 16 if lanes == 16 else 8
 
     with kernel("paged_attention") as writer:
-        n, pool, nnz = dynamic("n"), dynamic("pages"), dynamic("nnz")
+        n, nnz = dynamic("n"), dynamic("nnz")
         q = writer.arg("q", (n, heads * head_dim), "float32")
-        pages = writer.arg("pages", (pool, 2, kv_heads, page_size * head_dim), kv_dtype)
+        pages = KvPages(writer, KvPageShape(kv_heads, head_dim, page_size, kv_dtype))
         positions = writer.arg("positions", (n,), "int32")
         page_begin = writer.arg("page_begin", (n,), "int32")
         page_values = writer.arg("page_values", (nnz,), "int32")
+        page_skip = writer.arg("page_skip", (n,), "int32") if window.size else None
         out = writer.arg("out", (n, heads * head_dim), "float32")
 
         def head_start(kv_head: Expr, member: int) -> Expr:
@@ -90,14 +126,15 @@ def paged_attention(
                     query = {m: load(q, row, head_start(kv_head, m) + d) for m in members}
                     for v in range(page_vectors):
                         at = d * index(page_size) + index(v * lanes)
-                        key = load_f32(pages, page, index(0), kv_head, at, lanes=lanes)
+                        key = pages.load(page, KEY, kv_head, at, lanes)
                         for m in members:
                             i = number[m, v, split]
                             sums.set(i, T.fma(splat(query[m], lanes), key, sums.get(i)))
 
             def total(m: int, v: int) -> Expr:
                 parts = [sums.get(number[m, v, split]) for split in range(splits)]
-                return keep(tree(parts, lambda a, b: a + b) * f32(scale, lanes))
+                score = keep(tree(parts, lambda a, b: a + b) * f32(scale, lanes))
+                return pages.scaled(score, page, KEY, kv_head, index(v * lanes), lanes)
 
             return [[total(m, v) for v in range(page_vectors)] for m in members]
 
@@ -113,16 +150,12 @@ def paged_attention(
                 at = head_start(kv_head, 0) + v * index(lanes)
                 store(out, f32(0.0, lanes), row, at, lanes=lanes)
 
-            def weigh_page(m: int, scores: list[Expr], visible: Expr, into: Buffer) -> None:
+            def weigh_page(
+                m: int, page: Expr, scores: list[Expr], shown: _Shown, into: Buffer
+            ) -> None:
                 """Store exp(score - maximum) of a head; a new maximum rescales what is there."""
                 masked = [
-                    keep(
-                        T.Select(
-                            T.Ramp(T.int32(v * lanes), T.int32(1), lanes) < splat(visible, lanes),
-                            score,
-                            f32(_HIDDEN, lanes),
-                        )
-                    )
+                    keep(shown.select(v * lanes, score, f32(_HIDDEN, lanes)))
                     for v, score in enumerate(scores)
                 ]
                 old = load(largest, index(m))
@@ -136,8 +169,16 @@ def paged_attention(
                         kept = load(out, row, at, lanes=lanes) * rescale
                         store(out, kept, row, at, lanes=lanes)
                 powers = [exp(score - splat(new, lanes), lanes) for score in masked]
+                if window.size:  # hidden positions lie between visible ones: their values are read
+                    nothing = f32(0.0, lanes)
+                    powers = [
+                        keep(shown.select(v * lanes, power, nothing))
+                        for v, power in enumerate(powers)
+                    ]
                 for v, power in enumerate(powers):
-                    store(into, power, index(m), index(v * lanes), lanes=lanes)
+                    at = index(v * lanes)
+                    scaled = pages.scaled(power, page, VALUE, kv_head, at, lanes)
+                    store(into, scaled, index(m), at, lanes=lanes)
                 weight.set(m, weight.get(m) + tree(powers, lambda a, b: a + b))
 
             def add_values(page: Expr, visible: Expr, weights: Buffer) -> None:
@@ -166,7 +207,7 @@ def paged_attention(
                     sums.set(i, load(out, row, column, lanes=lanes))
                 with T.serial(visible) as j:
                     at = [j * index(head_dim) + column for column in columns]
-                    values = [load_f32(pages, page, index(1), kv_head, a, lanes=lanes) for a in at]
+                    values = [pages.load(page, VALUE, kv_head, a, lanes) for a in at]
                     for i, (m, v) in enumerate(cells):
                         weight_of_j = splat(load(weights, index(m), j), lanes)
                         sums.set(i, T.fma(weight_of_j, values[v], sums.get(i)))
@@ -174,19 +215,39 @@ def paged_attention(
                     column = head_start(kv_head, m) + columns[v]
                     store(out, sums.get(i), row, column, lanes=lanes)
 
-            with T.serial(position // index(page_size) + index(1)) as step, T.sblock("page"):
-                page = T.bind(page_values[begin + step].astype("int64"))
-                left = position + index(1) - step * index(page_size)
-                visible = T.bind(T.min(left, index(page_size)))
-                visible_int32 = T.bind(visible.astype("int32"))
+            def attend_page(page: Expr, logical: Expr) -> None:
+                """Take in page number ``logical`` of the sequence, which lies in ``page``."""
+                start = logical * index(page_size)
+                visible = T.bind(T.min(position + index(1) - start, index(page_size)))
+                shown = _Shown(lanes, window, visible, position, start)
                 weights = local((group, page_size))
                 at_once = max(1, registers // page_vectors)
                 for low in range(0, group, at_once):
                     members = range(low, min(group, low + at_once))
                     scores = score_page(row, kv_head, page, members)
                     for m, member_scores in zip(members, scores, strict=False):
-                        weigh_page(m, member_scores, visible_int32, weights)
+                        weigh_page(m, page, member_scores, shown, weights)
                 add_values(page, visible, weights)
+
+            pages_of_row = T.bind(position // index(page_size) + index(1))
+            if page_skip is None:
+                with T.serial(pages_of_row) as step, T.sblock("page"):
+                    attend_page(T.bind(page_values[begin + step].astype("int64")), step)
+            else:
+                # The sink pages, then those from the first position of the window on.
+                sink_pages = index(window.sink_pages(page_size))
+                skip = T.bind(page_skip[row].astype("int64"))
+                oldest = T.max(position - index(window.size - 1), index(0)) // index(page_size)
+                first = T.bind(T.max(oldest, sink_pages))
+                in_front = T.bind(T.min(sink_pages, pages_of_row))
+                count = in_front + T.max(pages_of_row - first, index(0))
+                with T.serial(count) as step:
+                    is_sink = step < in_front
+                    logical = keep(T.Select(is_sink, step, first + step - in_front))
+                    at = begin + logical - T.Select(is_sink, index(0), skip)
+                    page = keep(page_values[at].astype("int64"))
+                    with T.sblock("page"):
+                        attend_page(page, logical)
 
             for m in range(group):
                 inverse = splat(keep(f32(1.0) / horizontal_sum(weight.get(m), lanes)), lanes)

@@ -19,10 +19,11 @@ from mlcbuild.kernels.cpu._builder import (
     load,
     local,
     store,
-    vector_type,
 )
+from mlcbuild.kernels.cpu._kv_pages import KvPages
 from mlcbuild.kernels.cpu._vector import lanes_of
 from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.spec.kv import KvPageShape
 
 
 @cache
@@ -37,23 +38,24 @@ def rope_append(
 ) -> tirx.PrimFunc:
     """``(qkv, positions, slots, rope_cos_sin, pages) -> q``, changing pages in place.
 
-    qkv is f32[n,(H+2KV)*D], positions and slots i32[n], rope_cos_sin f32[P,R], pages
-    [np,2,KV,page*D], q f32[n,H*D]. The first R columns of every query and key head are rotated
-    as two halves, ``(x1 cos - x2 sin, x2 cos + x1 sin)``, as GPT-NeoX and Llama do; the rest
-    passes. A key goes into column ``slot % page`` of its page's ``[D, page]``, a value into row
-    ``slot % page`` of ``[page, D]``.
+    qkv is f32[n,(H+2KV)*D], positions and slots i32[n], rope_cos_sin f32[P,R], pages as KvPages
+    takes them, q f32[n,H*D]. The first R columns of every query and key head are rotated as two
+    halves, ``(x1 cos - x2 sin, x2 cos + x1 sin)``, as GPT-NeoX and Llama do; the rest passes. A
+    key goes into column ``slot % page`` of its page's ``[D, page]``, a value into row
+    ``slot % page`` of ``[page, D]``. In int8 pages each key and value is stored as
+    ``round(x / scale)`` (half to even) with ``scale = absmax / 127``.
     """
     if rotary_dim % 2 or rotary_dim > head_dim:
         raise InternalError(f"rotary_dim {rotary_dim} does not fit head_dim {head_dim}")
     lanes = lanes_of(capabilities)
     half = rotary_dim // 2
     with kernel("rope_append") as writer:
-        n, table_rows, pool = dynamic("n"), dynamic("rope_positions"), dynamic("pages")
+        n, table_rows = dynamic("n"), dynamic("rope_positions")
         qkv = writer.arg("qkv", (n, (heads + 2 * kv_heads) * head_dim), "float32")
         positions = writer.arg("positions", (n,), "int32")
         slots = writer.arg("slots", (n,), "int32")
         table = writer.arg("rope_cos_sin", (table_rows, rotary_dim), "float32")
-        pages = writer.arg("pages", (pool, 2, kv_heads, page_size * head_dim), kv_dtype)
+        pages = KvPages(writer, KvPageShape(kv_heads, head_dim, page_size, kv_dtype))
         q = writer.arg("q", (n, heads * head_dim), "float32")
 
         def rotate(row: Expr, position: Expr, source: Expr, target: Buffer, *to: Expr) -> None:
@@ -90,24 +92,12 @@ def rope_append(
                 key = local((head_dim,))
                 key_start = T.bind((head + index(heads)) * index(head_dim))
                 rotate(row, position, key_start, key, index(0))
-                with T.serial(index(head_dim)) as d:
-                    store(
-                        pages,
-                        load(key, d).astype(kv_dtype),
-                        page,
-                        index(0),
-                        head,
-                        d * index(page_size) + offset,
-                    )
                 value_start = T.bind((head + index(heads + kv_heads)) * index(head_dim))
 
-                def copy_value(column: Expr, width: int) -> None:
-                    value = load(qkv, row, value_start + column, lanes=width)
-                    value = value.astype(vector_type(kv_dtype, width))
-                    at = offset * index(head_dim) + column
-                    store(pages, value, page, index(1), head, at, lanes=width)
+                def value_at(column: Expr, width: int) -> Expr:
+                    return load(qkv, row, value_start + column, lanes=width)
 
-                for_columns(head_dim, lanes, copy_value)
+                pages.append(page, head, offset, key, value_at, lanes)
 
         for_rows(n, append_row)
     return writer.func

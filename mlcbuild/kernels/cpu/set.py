@@ -19,6 +19,7 @@ from mlcbuild.kernels.cpu import linear_int4_float as linear_float
 from mlcbuild.kernels.cpu import quantize as quantize_module
 from mlcbuild.kernels.cpu.tiles import Tiles, default_tiles
 from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.spec.kv import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,8 @@ class CpuKernels:
         """``(qkv, positions, slots, rope_cos_sin, pages) -> q``: rotate, append keys and values.
 
         qkv is f32[n,(H+2KV)*D], positions and slots i32[n], rope_cos_sin f32[P,R], pages
-        [np,2,KV,page*D] (changed in place), q f32[n,H*D].
+        [np,2,KV,page*D] (changed in place), q f32[n,H*D]. With ``kv_dtype`` int8 the pages are
+        two arguments over one memory: codes i8[np,page_bytes], scales f32[np,page_bytes/4].
         """
         return rope.rope_append(
             self.capabilities, heads, kv_heads, head_dim, rotary_dim, page_size, kv_dtype
@@ -186,11 +188,15 @@ class CpuKernels:
         page_size: int,
         kv_dtype: str,
         scale: float,
+        window: int = 0,
+        sinks: int = 0,
     ) -> tirx.PrimFunc:
-        """``(q, pages, positions, page_begin, page_values) -> out``: causal attention.
+        """``(q, pages, positions, page_begin, page_values, [page_skip]) -> out``.
 
-        q and out are f32[n,H*D], pages [np,2,KV,page*D], positions and page_begin i32[n],
-        page_values i32[nnz]. Row i attends to positions 0..positions[i] of its sequence.
+        q and out are f32[n,H*D], pages as for rope_append, positions and page_begin i32[n],
+        page_values i32[nnz]. Row i attends to positions 0..positions[i] of its sequence; with a
+        ``window`` to those below ``sinks`` and the last ``window`` ones, and page_skip i32[n]
+        tells how many pages are missing in the row's page list behind the sink pages.
         """
         return attention.paged_attention(
             self._dividing(head_dim, page_size),
@@ -200,6 +206,7 @@ class CpuKernels:
             page_size,
             kv_dtype,
             scale,
+            Window(window, sinks),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from mlcbuild.pipeline.stages.tools import architecture_code, tool_versions
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.attention import AttentionSpec
 from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.spec.kv import Window
 from mlcbuild.spec.layout import Layout
 from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
@@ -40,6 +42,8 @@ def lower_action(
         "scheme": to_params(scheme),
         "layout": to_params(layout),
         "limits": to_params(spec.limits),
+        "sliding_window_size": spec.sliding_window_size,
+        "attention_sink_size": spec.attention_sink_size,
         "tie_word_embeddings": spec.tie_word_embeddings,
     }
     dump = None if dump_ir is None else dump_ir / spec.scheme / target.name / variant.name
@@ -78,10 +82,14 @@ def _run(context: ActionContext, dump: Path | None) -> None:
     scheme = from_params(QuantScheme, params["scheme"])
     layout = from_params(Layout, params["layout"])
     limits = from_params(Limits, params["limits"])
-    _check_window(limits, config)
+    _check_context(limits, config)
     capabilities = from_params(Capabilities, params["capabilities"])
     kernels = get_kernel_set(capabilities)
     attention: AttentionSpec = architecture.model.attention_spec(config)
+    window = choose_window(
+        attention.window, params["sliding_window_size"], params["attention_sink_size"], limits
+    )
+    attention = replace(attention, window=window)
     try:
         model = architecture.model.Model(config)
         rewrite_layers(model, Packing(scheme, layout, kernels, str(params["activations"])))
@@ -113,7 +121,23 @@ def _run(context: ActionContext, dump: Path | None) -> None:
     (context.out / SCHEDULES).write_bytes(canonical_json.encode(lowered.schedules))
 
 
-def _check_window(limits: Limits, config: Any) -> None:
+def choose_window(own: Window, size: int | None, sinks: int | None, limits: Limits) -> Window:
+    """The window of a build: the recipe's where it gives one, else the model's ``own``.
+
+    A window that hides nothing within the context is none. StageError if the recipe's is larger
+    than the model's own.
+    """
+    if size is not None and own.size and size > own.size:
+        raise StageError(
+            f"sliding_window_size {size} is larger than the model's own window, {own.size}",
+            why="the model never saw more positions at a time",
+            hint=f"set runtime.sliding_window_size to {own.size} or less, or leave it out",
+        )
+    window = own if size is None else Window(size, sinks or 0)
+    return window if window.size + window.sinks < limits.context_window_size else Window()
+
+
+def _check_context(limits: Limits, config: Any) -> None:
     trained = int(config.max_position_embeddings)
     if limits.context_window_size > trained:
         raise StageError(

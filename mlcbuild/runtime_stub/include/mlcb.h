@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define MLCB_ABI_VERSION 1
+#define MLCB_ABI_VERSION 2
 
 typedef struct mlcb_bundle mlcb_bundle;
 typedef struct mlcb_engine mlcb_engine;
@@ -39,6 +39,9 @@ typedef enum mlcb_status {
   MLCB_ERROR_TOO_LONG = 3,    /* the prompt does not fit the context window */
   MLCB_ERROR_NOT_FOUND = 4,   /* no such request */
   MLCB_ERROR_UNSUPPORTED = 5, /* the bundle does not offer what was asked for */
+  MLCB_ERROR_BUSY = 6,        /* as many requests wait as may: try again later */
+  MLCB_ERROR_DEADLINE = 7,    /* a request's time ran out before its first token */
+  MLCB_ERROR_GRAMMAR = 8,     /* a grammar, JSON schema or regular expression is not valid */
   MLCB_ERROR_BUNDLE = 20,     /* a file of the bundle is missing, truncated or malformed */
   MLCB_ERROR_VERSION = 21,    /* plan, params or ABI version differs from the runtime's */
   MLCB_ERROR_HASH = 22,       /* a file's bytes are not the ones that the manifest names */
@@ -86,23 +89,83 @@ MLCB_API mlcb_status mlcb_tokenize(const mlcb_bundle* bundle, const char* text, 
  * capacity is too small (_TOO_SMALL). */
 MLCB_API mlcb_status mlcb_detokenize(const mlcb_bundle* bundle, const int32_t* ids, size_t count,
                                      uint32_t flags, char* text, size_t capacity, size_t* size);
-/* Renders messages_json, [{"role": "user", "content": "..."}, ...], with the model's chat template
- * and, if add_generation_prompt is not 0, the start of the assistant's turn. *size as above
- * (_TOO_SMALL); messages that the template has no place for are an _ARGUMENT error. */
-MLCB_API mlcb_status mlcb_apply_chat_template(const mlcb_bundle* bundle, const char* messages_json,
-                                              int32_t add_generation_prompt, char* text,
+/* Renders a conversation with the model's own chat template. conversation_json is an array of
+ * messages, [{"role": "user", "content": "..."}, ...], or an object:
+ *   {"messages": [...],                  as above; content may be a list of {"type": "text"} parts
+ *    "tools": [...],                     OpenAI's function tools; left out: none
+ *    "add_generation_prompt": true,      the start of the assistant's turn (the default)
+ *    "continue_final_message": false,    leave the last message open for the model to go on
+ *    "now": 1767225600,                  seconds since 1970 (UTC) for templates that tell the date
+ *    "variables": {...}}                 what else the template may ask for
+ * *size as above (_TOO_SMALL). What the template refuses (raise_exception) is an _ARGUMENT error
+ * with its words; tools for a template that has no place for them are _UNSUPPORTED. */
+MLCB_API mlcb_status mlcb_apply_chat_template(const mlcb_bundle* bundle,
+                                              const char* conversation_json, char* text,
                                               size_t capacity, size_t* size);
+
+/* ---- structured output --------------------------------------------------------------------- */
+
+typedef enum mlcb_grammar_kind {
+  MLCB_GRAMMAR_NONE = 0,
+  MLCB_GRAMMAR_JSON = 1,        /* any JSON value that is an object or array; no text needed */
+  MLCB_GRAMMAR_JSON_SCHEMA = 2, /* a JSON schema (2020-12) */
+  MLCB_GRAMMAR_REGEX = 3,       /* the whole text matches */
+  MLCB_GRAMMAR_EBNF = 4,        /* rules "name ::= ..."; the first, or root, is the start */
+  MLCB_GRAMMAR_STRUCTURE = 5    /* JSON that puts the others together: docs/structured-output.md */
+} mlcb_grammar_kind;
+
+/* Compiles a grammar and keeps it for requests that name the same one; _GRAMMAR says where and why
+ * one is not valid or holds what is not supported. */
+MLCB_API mlcb_status mlcb_grammar_check(const mlcb_bundle* bundle, int32_t kind, const char* text);
+
+/* ---- tool calls ---------------------------------------------------------------------------- */
+
+/* The grammar (kind MLCB_GRAMMAR_STRUCTURE) under which a model of this bundle must call one of
+ * tools_json, OpenAI's array; tool_choice_json is "required" (with the quotation marks) or
+ * {"type": "function", "function": {"name": ...}}; parallel: whether several calls may follow one
+ * another. *size as above. _UNSUPPORTED if the bundle has no convention for tool calls. */
+MLCB_API mlcb_status mlcb_tool_grammar(const mlcb_bundle* bundle, const char* tools_json,
+                                       const char* tool_choice_json, int32_t parallel, char* text,
+                                       size_t capacity, size_t* size);
+
+typedef struct mlcb_output_parser mlcb_output_parser;
+
+/* Tells apart what a model writes: text, reasoning, tool calls, by the bundle's conventions.
+ * options_json: {"tools": bool, "reasoning": bool, "prompt": "..."}; NULL: neither. prompt: the text
+ * before (its end is enough), which may have opened or closed the reasoning. */
+MLCB_API mlcb_status mlcb_output_parser_create(const mlcb_bundle* bundle, const char* options_json,
+                                               mlcb_output_parser** out);
+MLCB_API void mlcb_output_parser_destroy(mlcb_output_parser* parser);
+/* Takes the next piece of text; last: nothing follows. *deltas_json is an array, valid until the
+ * next call on this parser, of
+ *   {"content": "..."} | {"reasoning_content": "..."} |
+ *   {"tool_call": {"index": 0, "name": "...", "arguments": "..."}}
+ * where a call's name comes once, with its first delta, and arguments are pieces of JSON text. What
+ * turns out to be no well-formed call comes as content. */
+MLCB_API mlcb_status mlcb_output_parser_push(mlcb_output_parser* parser, const char* text,
+                                             size_t text_size, int32_t last,
+                                             const char** deltas_json);
 
 /* ---- engine -------------------------------------------------------------------------------- */
 
 typedef struct mlcb_engine_options {
   size_t struct_size;
   int32_t threads;         /* 0: one for each CPU that this process may use */
-  int32_t max_batch_size;  /* 0: the bundle's limit */
-  int64_t kv_tokens;       /* tokens of KV cache; 0: context_window_size * max_batch_size, in pages
-                              that take memory only when they are used */
-  const char* activations; /* NULL: the bundle's best; "int8"; "float" */
-  const char* variant;     /* NULL: the best that this CPU can run */
+  int32_t max_batch_size;  /* 0: the mode's limit */
+  int64_t kv_tokens;       /* tokens of KV cache; 0: see kv_bytes */
+  uint64_t kv_bytes;       /* a budget in bytes instead; 0: context_window_size * max_batch_size
+                              tokens, in pages that take memory only when they are used */
+  const char* mode;        /* NULL or "server": the bundle's limits; "local": at most 4 requests at
+                              once; "interactive": one */
+  int32_t max_waiting;     /* requests that may wait for a place; beyond: _BUSY. 0: no limit */
+  int32_t no_prefix_cache; /* 1: forget a request's pages when it ends */
+  const char* speculation; /* NULL: none; "ngram": guess from the text itself; "draft": from draft.
+                              The text is the same with and without. */
+  int32_t speculation_tokens; /* tokens to guess in a step; 0: 4 */
+  mlcb_bundle* draft;         /* a small bundle with the same tokenizer */
+  int32_t profile;            /* 1: time every kernel call (mlcb_engine_metrics) */
+  const char* activations;    /* NULL: the bundle's best; "int8"; "float" */
+  const char* variant;        /* NULL: the best that this CPU can run */
 } mlcb_engine_options;
 
 /* options may be NULL. *out is NULL if it fails: _UNSUPPORTED (no such variant), _DEVICE (none for
@@ -115,23 +178,42 @@ MLCB_API void mlcb_engine_destroy(mlcb_engine* engine);
  * destroyed. */
 MLCB_API const char* mlcb_engine_info(const mlcb_engine* engine);
 
+typedef struct mlcb_logit_bias {
+  int32_t token_id;
+  float bias; /* added to the logit; -INFINITY forbids the token */
+} mlcb_logit_bias;
+
 typedef struct mlcb_request_params {
   size_t struct_size;
   const int32_t* token_ids;
   size_t token_count;
+  int32_t n;          /* texts to generate from the one prompt; 0: 1. Event.choice tells them apart */
   int32_t max_tokens; /* 0: as many as the context window holds */
   float temperature;  /* 0: greedy */
   float top_p;        /* 0: off (same as 1) */
   int32_t top_k;      /* 0: off */
-  uint64_t seed;
-  int32_t ignore_eos;      /* 1: stop only at max_tokens */
-  const char* const* stop; /* stop strings, besides the model's own stop tokens */
+  float min_p;        /* 0: off */
+  float repetition_penalty; /* 0: off (same as 1); over the prompt and the text */
+  float presence_penalty;   /* 0: off; these two over the text only */
+  float frequency_penalty;
+  uint64_t seed; /* choice i of n has a stream of its own */
+  const mlcb_logit_bias* logit_bias;
+  size_t logit_bias_count;
+  int32_t logprobs;                  /* 1: the logarithm of each token's probability */
+  int32_t top_logprobs;              /* and of that many likeliest tokens, 0..20 */
+  int32_t ignore_eos;                /* 1: the model's own stop tokens and strings do not count */
+  const char* const* stop;           /* stop strings, besides the model's own */
   size_t stop_count;
+  const int32_t* stop_token_ids;     /* stop tokens, besides the model's own */
+  size_t stop_token_count;
+  int32_t timeout_ms;                /* 0: none; else it ends with what there is by then */
+  int32_t grammar_kind;              /* mlcb_grammar_kind */
+  const char* grammar;
 } mlcb_request_params;
 
-/* Copies what params points to and returns at once. _TOO_LONG if the prompt does not fit the
- * context window, _MEMORY if the request could never fit the KV cache, _ARGUMENT for a number out
- * of range. */
+/* Copies what params points to and returns at once (a new grammar is compiled first). _TOO_LONG if
+ * the prompt does not fit the context window, _MEMORY if it could never fit the KV cache, _BUSY if
+ * max_waiting requests wait already, _GRAMMAR, _ARGUMENT for a number out of range. */
 MLCB_API mlcb_status mlcb_request_submit(mlcb_engine* engine, const mlcb_request_params* params,
                                          uint64_t* request_id);
 /* Its DONE event comes with the next step. _NOT_FOUND if it has ended already. */
@@ -154,25 +236,51 @@ typedef enum mlcb_event_kind {
 
 typedef enum mlcb_finish_reason {
   MLCB_FINISH_NONE = 0,
-  MLCB_FINISH_STOP = 1,   /* a stop token or a stop string */
+  MLCB_FINISH_STOP = 1,   /* a stop token, a stop string, or the grammar's end */
   MLCB_FINISH_LENGTH = 2, /* max_tokens or the context window */
-  MLCB_FINISH_CANCEL = 3
+  MLCB_FINISH_CANCEL = 3,
+  MLCB_FINISH_DEADLINE = 4 /* timeout_ms */
 } mlcb_finish_reason;
 
+typedef struct mlcb_token_logprob {
+  int32_t token_id;
+  float logprob;
+} mlcb_token_logprob;
+
+/* A request ends with one DONE event for each of its n choices, or with one ERROR event for all. */
 typedef struct mlcb_event {
   size_t struct_size;
   uint64_t request_id;
   int32_t kind;
+  int32_t choice; /* 0..n-1 */
   int32_t token_id;
   int32_t finish_reason;
   int32_t status;
   const char* text; /* valid until the next poll on this engine */
   size_t text_size;
+  float logprob;                          /* of token_id, if asked for */
+  const mlcb_token_logprob* top_logprobs; /* likeliest first; valid as text is */
+  size_t top_logprob_count;
+  const char* stop_string; /* DONE: the stop string that ended the text; else NULL */
+  /* DONE: what the request took. */
+  int32_t prompt_tokens;
+  int32_t cached_tokens;     /* of the prompt, found in the prefix cache */
+  int32_t completion_tokens; /* of this choice */
+  double queue_seconds;      /* from submit to the first step */
+  double first_token_seconds; /* from submit to the first token */
+  double total_seconds;
 } mlcb_event;
 
 /* The next event, waiting up to timeout_ms for one (0: do not wait, -1: no limit; waiting needs
  * mlcb_engine_start, _ARGUMENT without). kind is MLCB_EVENT_NONE when there is none. */
 MLCB_API mlcb_status mlcb_engine_poll(mlcb_engine* engine, mlcb_event* event, int32_t timeout_ms);
+
+/* What the engine has done and holds, *size as above: format "json", or "prometheus" for the text
+ * that a Prometheus server scrapes. docs/metrics.md lists the figures. */
+MLCB_API mlcb_status mlcb_engine_metrics(mlcb_engine* engine, const char* format, char* text,
+                                         size_t capacity, size_t* size);
+/* Forgets every page that no request holds: what the prefix cache keeps. */
+MLCB_API mlcb_status mlcb_engine_clear_cache(mlcb_engine* engine);
 
 /* Logits of every position of a fresh sequence: float32 [count, vocab_size], row major. Runs on the
  * caller's thread, beside running requests, and leaves nothing in the cache. capacity counts floats

@@ -144,24 +144,39 @@ API int __tvm_ffi_t_append(void* self, const Any* args, int32_t count, Any* resu
   return 0;
 }
 
-/* q [rows, q_heads * dim], pages, positions, page_begin, page_values, page_size -> out */
-API int __tvm_ffi_t_attention(void* self, const Any* args, int32_t count, Any* result) {
-  (void)self, (void)result, (void)count;
+/* Where a row's token t lies in its page list, sinks before the pages that were dropped. */
+typedef struct {
+  const int32_t* list;
+  int64_t size, sink_pages, skip;
+} Row;
+
+static int64_t page_of(const Row* row, int64_t t) {
+  int64_t page = t / row->size;
+  return row->list[page < row->sink_pages ? page : page - row->skip];
+}
+
+/* q [rows, q_heads * dim], pages, positions, page_begin, page_values, page_size -> out;
+ * skip: page_skip or null, and then no window. */
+static int attend(const Any* args, float* result, const int32_t* skip, int64_t window,
+                  int64_t sinks) {
   Tensor *q = tensor(args, 0), *pages = tensor(args, 1);
   int64_t rows = q->shape[0], width = q->shape[1], heads = pages->shape[2];
   int64_t size = args[5].value.i, dim = pages->shape[3] / size, q_heads = width / dim;
   for (int64_t i = 0; i < rows; ++i) {
     int64_t tokens = ints(args, 2)[i] + 1;
-    const int32_t* list = ints(args, 4) + ints(args, 3)[i];
+    int64_t first = skip != 0 && tokens > window ? tokens - window : 0;
+    Row row = {ints(args, 4) + ints(args, 3)[i], size, (sinks + size - 1) / size,
+               skip != 0 ? skip[i] : 0};
     float* score = __TVMBackendAllocWorkspace(1, 0, (uint64_t)tokens * 4, 2, 32);
     if (score == 0 || (uintptr_t)score % 64 != 0) return fail("attention: bad workspace");
     for (int64_t h = 0; h < q_heads; ++h) {
       const float* query = floats(args, 0) + i * width + h * dim;
-      float* out = floats(args, 6) + i * width + h * dim;
+      float* out = result + i * width + h * dim;
       int64_t group = h * heads / q_heads;
       float most = -INFINITY, sum = 0;
       for (int64_t t = 0; t < tokens; ++t) {
-        const float* key = (float*)pages->data + list[t / size] * 2 * heads * size * dim +
+        if (t >= sinks && t < first) continue;
+        const float* key = (float*)pages->data + page_of(&row, t) * 2 * heads * size * dim +
                            group * dim * size + t % size;
         float dot = 0;
         for (int64_t d = 0; d < dim; ++d) dot += query[d] * key[d * size];
@@ -170,7 +185,8 @@ API int __tvm_ffi_t_attention(void* self, const Any* args, int32_t count, Any* r
       }
       memset(out, 0, (size_t)dim * 4);
       for (int64_t t = 0; t < tokens; ++t) {
-        const float* value = (float*)pages->data + list[t / size] * 2 * heads * size * dim +
+        if (t >= sinks && t < first) continue;
+        const float* value = (float*)pages->data + page_of(&row, t) * 2 * heads * size * dim +
                              ((heads + group) * size + t % size) * dim;
         float weight = expf(score[t] - most);
         sum += weight;
@@ -181,6 +197,17 @@ API int __tvm_ffi_t_attention(void* self, const Any* args, int32_t count, Any* r
     if (__TVMBackendFreeWorkspace(1, 0, score) != 0) return fail("attention: free");
   }
   return 0;
+}
+
+API int __tvm_ffi_t_attention(void* self, const Any* args, int32_t count, Any* result) {
+  (void)self, (void)result, (void)count;
+  return attend(args, floats(args, 6), 0, 0, 0);
+}
+
+/* As attention, then page_skip, window, sinks -> out */
+API int __tvm_ffi_t_window_attention(void* self, const Any* args, int32_t count, Any* result) {
+  (void)self, (void)result, (void)count;
+  return attend(args, floats(args, 9), ints(args, 6), args[7].value.i, args[8].value.i);
 }
 
 /* a, b -> a + scale * b, all [rows, width] */

@@ -15,10 +15,13 @@
 #include "core/os.h"
 #include "core/sha256.h"
 #include "engine/kv_cache.h"
+#include "engine/prefix_cache.h"
 #include "engine/rope_table.h"
 #include "engine/scheduler.h"
 #include "engine/variant.h"
+#include "exec/executor.h"
 #include "exec/plan.h"
+#include "exec/profile.h"
 #include "exec/thread_pool.h"
 
 namespace mlcb {
@@ -158,9 +161,11 @@ PlanKv small_kv() {
 struct Tables {
   std::vector<int32_t> positions = std::vector<int32_t>(64), slots = std::vector<int32_t>(64);
   std::vector<int32_t> page_begin = std::vector<int32_t>(64), values = std::vector<int32_t>(64);
+  std::vector<int32_t> page_skip = std::vector<int32_t>(64);
 
   void append(KvCache* cache, const std::vector<KvAppend>& appends) {
-    cache->append(appends, positions.data(), slots.data(), page_begin.data(), values.data());
+    cache->append(appends, {positions.data(), slots.data(), page_begin.data(), page_skip.data(),
+                            values.data()});
   }
 };
 
@@ -239,7 +244,7 @@ void test_kv_exhaustion_changes_nothing() {
   CHECK(status_of([] { KvCache(small_kv(), 0); }) == MLCB_ERROR_ARGUMENT);
 }
 
-// ---- rope, scheduler, variants, expressions
+// ---- rope, variants, expressions
 // --------------------------------------------------------
 
 void test_rope_table() {
@@ -258,42 +263,259 @@ void test_rope_table() {
   CHECK(table.span().bytes == 100 * 4 * sizeof(float));
 }
 
-std::unique_ptr<Request> make_request(uint64_t id, int prompt, int limit) {
-  auto request = std::make_unique<Request>(SamplingParams(), std::vector<std::string>());
-  request->id = id;
-  request->tokens.assign(static_cast<size_t>(prompt), 1);
-  request->token_limit = limit;
-  return request;
+// ---- sliding window, prefix cache, scheduler
+// --------------------------------------------------------
+
+void test_kv_window() {
+  PlanKv kv = small_kv();
+  kv.window = 6;
+  kv.sinks = 3;
+  KvCache cache(kv, 8);
+  Tables tables;
+  const SequenceId a = cache.add();
+  tables.append(&cache, {{a, 12}});
+  cache.drop_unseen(a);  // the row at 12 sees 0..2 and 7..12: page 1 (4..7) still
+  CHECK(cache.dropped_pages(a) == 0 && cache.free_pages() == 5);
+  tables.append(&cache, {{a, 1}});
+  cache.drop_unseen(a);  // the row at 13 sees 8..13
+  CHECK(cache.dropped_pages(a) == 1 && cache.free_pages() == 5);
+  tables.append(&cache, {{a, 2}});
+  CHECK(tables.positions[0] == 13 && tables.page_skip[0] == 1 && tables.page_skip[1] == 1);
+  CHECK(cache.page_ids_after({{a, 1}}) == 3 && cache.page_ids_after({{a, 2}}) == 4);
+  CHECK(tables.slots[1] == tables.values[2] * 4 + 2);
+  cache.pop(a, 2);
+  CHECK(cache.length(a) == 13 && cache.pages(a).size() == 3);
+  for (int i = 0; i < 20; ++i) {
+    tables.append(&cache, {{a, 2}});
+    cache.drop_unseen(a);
+    CHECK(static_cast<int64_t>(cache.pages(a).size()) <= cache.most_pages_for(1000, 2));
+  }
+  CHECK(status_of([&] { cache.pop(a, 50); }) == MLCB_ERROR_INTERNAL);
+  cache.remove(a);
+  CHECK(cache.free_pages() == 8);
 }
 
-void test_scheduler() {
-  KvCache cache(small_kv(), 10);
-  Scheduler scheduler({8, 3, 10});
-  CHECK(scheduler.next(&cache).empty());
-  scheduler.add(make_request(1, 5, 17));  // 16 tokens: 4 pages
-  scheduler.add(make_request(2, 9, 13));  // 3 pages
-  scheduler.add(make_request(3, 9, 17));  // 4 pages: must wait
-  scheduler.add(make_request(4, 1, 2));   // must not overtake
-  std::vector<ScheduledSlice> step = scheduler.next(&cache);
-  CHECK(step.size() == 2 && scheduler.reserved_pages() == 7);
-  CHECK(step[0].rows == 5 && step[0].needs_logits);
-  CHECK(step[1].rows == 3 && !step[1].needs_logits);
-  step[0].request->cached = 5;
-  step[0].request->tokens.push_back(2);
-  step[1].request->cached = 3;
-  step = scheduler.next(&cache);
-  CHECK(step.size() == 2 && step[0].request->id == 1 && step[0].rows == 1);
-  CHECK(step[1].request->id == 2 && step[1].rows == 6 && step[1].needs_logits);
-  CHECK(scheduler.remove(1, &cache) != nullptr && scheduler.remove(1, &cache) == nullptr);
-  step = scheduler.next(&cache);
-  CHECK(step.size() == 3);  // one row for 4, six that are left of 2, and 3 gets the last
-  CHECK(step[0].request->id == 4 && step[1].request->id == 2 && step[1].rows == 6);
-  CHECK(step[2].request->id == 3 && step[2].rows == 1 && !step[2].needs_logits);
-  CHECK(scheduler.ids() == (std::vector<uint64_t>{2, 3, 4}));
-  scheduler.check_fits(41, 1, cache);
-  CHECK(status_of([&] { scheduler.check_fits(42, 1, cache); }) == MLCB_ERROR_MEMORY);
-  for (uint64_t id : {2, 3, 4}) scheduler.remove(id, &cache);
-  CHECK(scheduler.idle() && scheduler.reserved_pages() == 0 && cache.free_pages() == 10);
+std::vector<int32_t> count_up(int32_t first, size_t count) {
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < count; ++i) tokens.push_back(first + static_cast<int32_t>(i));
+  return tokens;
+}
+
+// A sequence of these tokens whose whole pages the prefix cache knows.
+SequenceId add_known(KvCache* cache, PrefixCache* prefixes, const std::vector<int32_t>& tokens) {
+  Tables tables;
+  const SequenceId id =
+      cache->add(prefixes->match(tokens.data(), static_cast<int64_t>(tokens.size())));
+  const int64_t rows = static_cast<int64_t>(tokens.size()) - cache->length(id);
+  if (rows > 0) tables.append(cache, {{id, rows}});
+  int32_t node = PrefixCache::kRoot;
+  for (size_t page = 0; (page + 1) * 4 <= tokens.size(); ++page) {
+    node = prefixes->insert(node, tokens.data() + page * 4, id, page);
+  }
+  return id;
+}
+
+void test_prefix_cache() {
+  KvCache cache(small_kv(), 8);
+  PrefixCache prefixes(&cache, true);
+  const std::vector<int32_t> text = count_up(0, 10);
+  const SequenceId a = add_known(&cache, &prefixes, text);
+  CHECK(prefixes.nodes() == 2 && cache.idle_pages() == 0 && cache.free_pages() == 5);
+  CHECK(prefixes.match(text.data(), 7).size() == 1);
+  CHECK(prefixes.match(text.data(), 10).size() == 2);
+  CHECK(prefixes.match(text.data() + 1, 9).empty());
+  cache.remove(a);
+  CHECK(cache.idle_pages() == 2 && cache.free_pages() == 6);
+  // The same beginning, then something else: one page shared, one of its own.
+  std::vector<int32_t> other = text;
+  other[5] = 99;
+  const SequenceId b = add_known(&cache, &prefixes, other);
+  CHECK(prefixes.nodes() == 3 && cache.idle_pages() == 1);
+  CHECK(cache.pages(b)[0] == prefixes.match(text.data(), 8)[0]);
+  // Computed twice at the same time: the second gives its page back.
+  const SequenceId c = cache.add();
+  Tables tables;
+  tables.append(&cache, {{c, 4}});
+  const int64_t free_before = cache.free_pages();
+  CHECK(prefixes.insert(PrefixCache::kRoot, text.data(), c, 0) == cache.pages(b)[0]);
+  CHECK(cache.pages(c)[0] == cache.pages(b)[0] && cache.free_pages() == free_before + 1);
+  // What is in use stays, whatever is asked for.
+  CHECK(prefixes.evict(100) == 1 && prefixes.nodes() == 2);
+  CHECK(prefixes.match(text.data(), 8).size() == 1 && prefixes.evictions() == 1);
+  cache.remove(b);
+  cache.remove(c);
+  CHECK(prefixes.evict(1) == 1);  // the leaf, not the page that it follows
+  CHECK(prefixes.match(text.data(), 8).size() == 1);
+  prefixes.clear();
+  CHECK(prefixes.nodes() == 0 && cache.free_pages() == 8 && cache.idle_pages() == 0);
+}
+
+void test_prefix_cache_gives_back_the_oldest() {
+  KvCache cache(small_kv(), 8);
+  PrefixCache prefixes(&cache, true);
+  std::vector<std::vector<int32_t>> texts;
+  for (int32_t i = 0; i < 4; ++i) texts.push_back(count_up(100 * i, 8));
+  for (const auto& text : texts) cache.remove(add_known(&cache, &prefixes, text));
+  CHECK(cache.idle_pages() == 8);
+  prefixes.match(texts[0].data(), 8);  // used again
+  CHECK(prefixes.evict(3) == 3);
+  CHECK(prefixes.match(texts[0].data(), 8).size() == 2);
+  CHECK(prefixes.match(texts[1].data(), 8).empty());
+  CHECK(prefixes.match(texts[2].data(), 8).size() == 1);
+  CHECK(prefixes.match(texts[3].data(), 8).size() == 2);
+  PrefixCache off(&cache, false);
+  const SequenceId a = cache.add();
+  Tables tables;
+  tables.append(&cache, {{a, 4}});
+  CHECK(off.insert(PrefixCache::kRoot, texts[0].data(), a, 0) == PrefixCache::kRoot);
+  CHECK(off.match(texts[0].data(), 8).empty() && off.evict(5) == 0);
+}
+
+std::unique_ptr<Choice> make_choice(uint64_t id, int prompt, int limit) {
+  auto request = std::make_shared<Request>();
+  request->id = id;
+  request->prompt_tokens = prompt;
+  request->token_limit = limit;
+  const std::vector<int32_t> tokens = count_up(static_cast<int32_t>(1000 * id),
+                                               static_cast<size_t>(prompt));
+  return std::make_unique<Choice>(request, 0, tokens);
+}
+
+// A scheduler over small caches, and what a step does to its choices.
+struct SmallScheduler {
+  KvCache cache;
+  PrefixCache prefixes;
+  std::vector<uint64_t> forgotten;
+  Scheduler scheduler;
+
+  SmallScheduler(int64_t pages, const SchedulerLimits& limits)
+      : cache(small_kv(), pages),
+        prefixes(&cache, true),
+        scheduler(limits, &cache, &prefixes,
+                  [this](const Choice& choice) { forgotten.push_back(choice.request->id); }) {}
+
+  std::vector<ScheduledSlice> step() {
+    scheduler.admit();
+    const std::vector<ScheduledSlice> slices = scheduler.next();
+    Tables tables;
+    std::vector<KvAppend> appends;
+    for (const ScheduledSlice& slice : slices) appends.push_back({slice.choice->sequence, slice.rows});
+    tables.append(&cache, appends);
+    for (const ScheduledSlice& slice : slices) {
+      Choice& choice = *slice.choice;
+      choice.cached += slice.rows - slice.drafts;
+      cache.pop(choice.sequence, slice.drafts);
+      for (; choice.tree_pages < choice.cached / 4; ++choice.tree_pages) {
+        choice.tree_node =
+            prefixes.insert(choice.tree_node, choice.tokens.data() + choice.tree_pages * 4,
+                            choice.sequence, static_cast<size_t>(choice.tree_pages));
+      }
+      if (slice.needs_logits) choice.tokens.push_back(7);
+    }
+    return slices;
+  }
+};
+
+void test_scheduler_shares_rows() {
+  SmallScheduler small(32, {8, 4, 3, 32});
+  CHECK(small.step().empty());
+  small.scheduler.add(make_choice(1, 20, 30));
+  small.scheduler.add(make_choice(2, 3, 30));
+  small.scheduler.add(make_choice(3, 9, 30));
+  small.scheduler.add(make_choice(4, 1, 30));  // there are three places
+  std::vector<ScheduledSlice> step = small.step();
+  // Rows 8: the short one takes its 3, the others share what is left.
+  CHECK(step.size() == 3 && small.scheduler.waiting().size() == 1);
+  CHECK(step[0].choice->request->id == 2 && step[0].rows == 3 && step[0].needs_logits);
+  CHECK(step[1].choice->request->id == 3 && step[1].rows == 3 && !step[1].needs_logits);
+  CHECK(step[2].choice->request->id == 1 && step[2].rows == 2);
+  step = small.step();
+  CHECK(step[0].choice->request->id == 2 && step[0].rows == 1);  // decodes
+  CHECK(step.size() == 3 && step[1].rows + step[2].rows == 7);
+  Choice* second = small.scheduler.choices_of(2).front();
+  CHECK(small.scheduler.remove(second) != nullptr && small.scheduler.choices_of(2).empty());
+  CHECK(small.forgotten == std::vector<uint64_t>{2});
+  step = small.step();
+  CHECK(step.size() == 3 && small.scheduler.waiting().empty());
+  small.scheduler.check_fits(129, 1);
+  CHECK(status_of([&] { small.scheduler.check_fits(130, 1); }) == MLCB_ERROR_MEMORY);
+}
+
+void test_scheduler_guesses() {
+  SmallScheduler small(32, {8, 5, 3, 32});
+  for (uint64_t id : {1, 2}) small.scheduler.add(make_choice(id, 2, 8));
+  small.step();
+  for (const auto& choice : small.scheduler.running()) choice->draft = {5, 6, 7};
+  const std::vector<ScheduledSlice> step = small.step();
+  // Five rows of logits: one for each, and three guesses.
+  CHECK(step.size() == 2 && step[0].drafts == 3 && step[0].rows == 4);
+  CHECK(step[1].drafts == 0 && step[1].rows == 1);
+  // Not more than can still be part of the text.
+  for (const auto& choice : small.scheduler.running()) choice->draft = {5, 6, 7, 8};
+  small.scheduler.running()[0]->request->token_limit = 6;
+  CHECK(small.step()[0].drafts == 1);
+}
+
+void test_scheduler_preempts_the_last() {
+  SmallScheduler small(6, {16, 4, 3, 6});
+  small.scheduler.add(make_choice(1, 7, 24));
+  small.scheduler.add(make_choice(2, 7, 24));
+  small.step();
+  small.scheduler.add(make_choice(3, 6, 24));  // two pages and two to spare: they are not there
+  small.step();
+  CHECK(small.scheduler.running().size() == 2 && small.scheduler.waiting().size() == 1);
+  for (int i = 0; i < 40 && small.scheduler.preemptions() == 0; ++i) small.step();
+  CHECK(small.scheduler.preemptions() == 1 && small.scheduler.running().size() == 1);
+  CHECK(small.forgotten == std::vector<uint64_t>{2});
+  CHECK(small.scheduler.running()[0]->request->id == 1);
+  // The one that came earlier waits in front; it keeps its text.
+  CHECK(small.scheduler.waiting()[0]->request->id == 2);
+  CHECK(small.scheduler.waiting()[0]->size() > 7 && small.scheduler.waiting()[0]->cached == 0);
+  small.scheduler.remove(small.scheduler.choices_of(1).front());
+  small.scheduler.admit();
+  CHECK(small.scheduler.running()[0]->request->id == 2);
+  CHECK(small.scheduler.running()[0]->cached >= 4);  // found again
+  for (Choice* choice : small.scheduler.all()) small.scheduler.remove(choice);
+  small.prefixes.clear();
+  CHECK(small.scheduler.idle() && small.cache.free_pages() == 6);
+}
+
+int sleeping_kernel(void*, const PackedArg*, int32_t, PackedArg*) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  return 0;
+}
+
+int idle_kernel(void*, const PackedArg*, int32_t, PackedArg*) { return 0; }
+
+int failing_kernel(void*, const PackedArg*, int32_t, PackedArg*) { return -1; }
+
+void test_profile() {
+  Plan plan;
+  plan.kernels = {"idle", "sleeping", "failing"};
+  PlanFunction function, broken;
+  function.name = broken.name = "f";
+  function.calls = {{0, {}}, {1, {}}, {0, {}}};
+  broken.calls = {{1, {}}, {2, {}}};
+  const std::vector<KernelFn> kernels = {idle_kernel, sleeping_kernel, failing_kernel};
+  const Bindings bindings;
+  Profile profile;
+  Function good(plan, function, kernels, bindings, {});
+  Function bad(plan, broken, kernels, bindings, {});
+  good.run({}, {});  // not timed
+  good.set_profile(&profile);
+  bad.set_profile(&profile);
+  for (int i = 0; i < 5; ++i) good.run({}, {});
+  CHECK(status_of([&] { bad.run({}, {}); }) == MLCB_ERROR_KERNEL);
+  good.set_profile(nullptr);
+  good.run({}, {});
+  const Json found = Json::parse(profile.json(), "profile");
+  CHECK(found.size() == 2);  // a run that fails counts nowhere
+  const Json &slow = found.items()[0], &fast = found.items()[1];
+  CHECK(slow.at("name").as_string() == "sleeping" && slow.at("calls").as_int() == 5);
+  CHECK(fast.at("name").as_string() == "idle" && fast.at("calls").as_int() == 10);
+  CHECK(slow.at("seconds").as_double() >= 0.01);
+  CHECK(fast.at("seconds").as_double() < slow.at("seconds").as_double());
+  CHECK(Json::parse(profile.functions_json(), "profile").items()[0].at("runs").as_int() == 5);
 }
 
 void test_choose_variant() {
@@ -366,7 +588,13 @@ int main() {
   test_kv_pop();
   test_kv_exhaustion_changes_nothing();
   test_rope_table();
-  test_scheduler();
+  test_kv_window();
+  test_prefix_cache();
+  test_prefix_cache_gives_back_the_oldest();
+  test_scheduler_shares_rows();
+  test_scheduler_guesses();
+  test_scheduler_preempts_the_last();
+  test_profile();
   test_choose_variant();
   test_expressions();
   std::printf("%d failures\n", failures);

@@ -2,13 +2,12 @@
 // stdout. For tests: text goes in as {"text": ...} or, for any bytes, {"hex": ...}; bytes come out
 // as hex.
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,13 +15,10 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/utf8.h"
-#include "text/chat_template.h"
+#include "text/normalizer.h"
 #include "text/regex.h"
-#include "text/sampler.h"
 #include "text/stream.h"
 #include "text/tokenizer.h"
-#include "text/unicode.h"
 
 namespace mlcb {
 namespace {
@@ -76,11 +72,6 @@ bool flag(const Json& command, const char* key) {
   return value != nullptr && value->as_bool();
 }
 
-double number(const Json& command, const char* key, double fallback) {
-  const Json* value = command.find(key);
-  return value == nullptr ? fallback : value->as_double();
-}
-
 std::vector<std::string> strings(const Json* json) {
   std::vector<std::string> values;
   if (json == nullptr) return values;
@@ -88,9 +79,8 @@ std::vector<std::string> strings(const Json* json) {
   return values;
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+// Of the processor, so that figures of a busy machine can be compared.
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 class Driver {
  public:
@@ -102,7 +92,10 @@ class Driver {
     }
     if (op == "encode_summary") return encode_summary(command);
     if (op == "encode_threads") return encode_threads(command);
+    if (op == "encode_to") return encode_to(command);
     if (op == "decode") return decode(command);
+    if (op == "token_bytes") return token_bytes(command);
+    if (op == "decode_from") return decode_from(command);
     if (op == "find") return std::to_string(tokenizer().find(text_of(command)));
     if (op == "is_special") {
       return tokenizer().is_special(static_cast<int32_t>(command.at("id").as_int())) ? "true"
@@ -110,15 +103,9 @@ class Driver {
     }
     if (op == "vocab_size") return std::to_string(tokenizer().vocab_size());
     if (op == "json") return dump(Json::parse(text_of(command), "input"));
-    if (op == "nfc") {
-      const std::string text = text_of(command);
-      std::string out;
-      return quoted_hex(unicode_nfc(text, &out) ? out : text);
-    }
+    if (op == "normalize") return normalize(command);
     if (op == "regex") return regex(command);
     if (op == "stream") return stream(command);
-    if (op == "sample") return sample(command);
-    if (op == "chat") return chat(command);
     throw Error(MLCB_ERROR_ARGUMENT, "unknown op " + op);
   }
 
@@ -130,19 +117,71 @@ class Driver {
 
   std::string load(const Json& command) {
     const std::string text = text_of(command);
-    const auto start = std::chrono::steady_clock::now();
-    const Json json = Json::parse(text, "tokenizer.json");
-    const double parse = seconds_since(start);
-    tokenizer_ = Tokenizer::from_json(json);
-    return "{\"parse\":" + std::to_string(parse) +
-           ",\"total\":" + std::to_string(seconds_since(start)) + "}";
+    const double start = cpu_seconds();
+    tokenizer_ = Tokenizer::from_file(text, "tokenizer.json");
+    return "{\"seconds\":" + std::to_string(cpu_seconds() - start) + "}";
+  }
+
+  // Encodes a file of texts, a 32-bit size before each, and writes the ids likewise. Best of the
+  // rounds: the caches are warm but for the first one.
+  std::string encode_to(const Json& command) {
+    const std::vector<std::string> texts = read_records(command.at("texts").as_string());
+    std::vector<std::vector<int32_t>> ids(texts.size());
+    double best = 1e9;
+    for (int64_t round = 0; round < command.at("rounds").as_int(); ++round) {
+      const double start = cpu_seconds();
+      for (size_t i = 0; i < texts.size(); ++i) {
+        ids[i] = tokenizer().encode(texts[i], flag(command, "special"));
+      }
+      best = std::min(best, cpu_seconds() - start);
+    }
+    std::ofstream out(command.at("to").as_string(), std::ios::binary);
+    for (const auto& list : ids) {
+      write_record(list.data(), list.size(), list.size() * sizeof(list[0]), &out);
+    }
+    return std::to_string(best);
+  }
+
+  // The inverse: the texts of the ids in a file.
+  std::string decode_from(const Json& command) {
+    const auto records = read_records(command.at("ids").as_string(), sizeof(int32_t));
+    std::ofstream out(command.at("to").as_string(), std::ios::binary);
+    double seconds = 0;
+    for (const std::string& record : records) {
+      std::vector<int32_t> ids(record.size() / sizeof(int32_t));
+      if (!ids.empty()) std::memcpy(ids.data(), record.data(), record.size());
+      const double start = cpu_seconds();
+      const std::string text =
+          tokenizer().decode(ids.data(), ids.size(), flag(command, "special"));
+      seconds += cpu_seconds() - start;
+      write_record(text.data(), text.size(), text.size(), &out);
+    }
+    return std::to_string(seconds);
+  }
+
+  static std::vector<std::string> read_records(const std::string& path, size_t unit = 1) {
+    const std::string bytes = read_file(path);
+    std::vector<std::string> records;
+    for (size_t at = 0; at + 4 <= bytes.size();) {
+      uint32_t count = 0;
+      std::memcpy(&count, bytes.data() + at, 4);
+      records.push_back(bytes.substr(at + 4, count * unit));
+      at += 4 + count * unit;
+    }
+    return records;
+  }
+
+  static void write_record(const void* data, size_t count, size_t bytes, std::ofstream* out) {
+    const uint32_t size = static_cast<uint32_t>(count);
+    out->write(reinterpret_cast<const char*>(&size), 4);
+    out->write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
   }
 
   std::string encode_summary(const Json& command) {
     const std::string text = text_of(command);
-    const auto start = std::chrono::steady_clock::now();
+    const double start = cpu_seconds();
     const std::vector<int32_t> ids = tokenizer().encode(text, flag(command, "special"));
-    const double seconds = seconds_since(start);
+    const double seconds = cpu_seconds() - start;
     std::string decoded;
     for (const int32_t id : ids) decoded += tokenizer().token_bytes(id, true);
     return "{\"count\":" + std::to_string(ids.size()) + ",\"seconds\":" + std::to_string(seconds) +
@@ -169,11 +208,26 @@ class Driver {
   }
 
   std::string decode(const Json& command) {
+    std::vector<int32_t> ids;
+    for (const Json& id : command.at("ids").items()) {
+      ids.push_back(static_cast<int32_t>(id.as_int()));
+    }
+    return quoted_hex(tokenizer().decode(ids.data(), ids.size(), flag(command, "special")));
+  }
+
+  std::string token_bytes(const Json& command) {
     std::string text;
     for (const Json& id : command.at("ids").items()) {
       text += tokenizer().token_bytes(static_cast<int32_t>(id.as_int()), flag(command, "special"));
     }
     return quoted_hex(text);
+  }
+
+  static std::string normalize(const Json& command) {
+    const std::string text = text_of(command);
+    Normalizer::Scratch scratch;
+    const Normalizer normalizer = Normalizer::from_json(command.find("normalizer"));
+    return quoted_hex(std::string(normalizer.apply(text, &scratch)));
   }
 
   static std::string dump(const Json& json) {
@@ -210,13 +264,7 @@ class Driver {
     const Regex pattern = Regex::compile(command.at("pattern").as_string());
     const std::string text = text_of(command);
     std::vector<RegexChar> chars;
-    const char* end = text.data() + text.size();
-    for (const char* p = text.data(); p != end;) {
-      const Utf8Char c = utf8_decode(p, end);
-      if (c.size == 0) throw Error(MLCB_ERROR_ARGUMENT, "the text is not UTF-8");
-      chars.push_back(make_regex_char(c.code, unicode_category(c.code)));
-      p += c.size;
-    }
+    regex_chars(text, &chars);
     RegexMatcher matcher(pattern);
     matcher.reset(chars.data(), chars.size());
     std::vector<size_t> spans;
@@ -235,33 +283,6 @@ class Driver {
     }
     out += quoted_hex(stream.finish()) + ",";
     return out + (stream.stopped() ? "true]" : "false]");
-  }
-
-  static std::string sample(const Json& command) {
-    std::vector<float> logits;
-    for (const Json& item : command.at("logits").items()) {
-      logits.push_back(item.is_string() ? std::stof(item.as_string())
-                                        : static_cast<float>(item.as_double()));
-    }
-    SamplingParams params;
-    params.temperature = static_cast<float>(number(command, "temperature", 0));
-    params.top_p = static_cast<float>(number(command, "top_p", 1));
-    params.top_k = static_cast<int32_t>(number(command, "top_k", 0));
-    params.seed = static_cast<uint64_t>(number(command, "seed", 0));
-    Sampler sampler(params);
-    const size_t valid =
-        static_cast<size_t>(number(command, "valid", static_cast<double>(logits.size())));
-    std::vector<int32_t> ids;
-    for (int64_t i = 0; i < static_cast<int64_t>(number(command, "draws", 1)); ++i) {
-      ids.push_back(sampler.sample(logits.data(), logits.size(), valid));
-    }
-    return list(ids);
-  }
-
-  static std::string chat(const Json& command) {
-    const ChatTemplate chat = ChatTemplate::from_json(command.at("chat"));
-    return json_quote(chat.render(ChatTemplate::parse_messages(command.at("messages").as_string()),
-                                  flag(command, "generate")));
   }
 
   std::unique_ptr<Tokenizer> tokenizer_;

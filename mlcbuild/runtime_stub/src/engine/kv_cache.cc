@@ -1,5 +1,6 @@
 #include "engine/kv_cache.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/error.h"
@@ -17,6 +18,7 @@ KvCache::KvCache(const PlanKv& kv, int64_t pages) : kv_(kv) {
                           "the KV cache of layer " + std::to_string(layer));
   }
   references_.assign(static_cast<size_t>(pages), 0);
+  kept_.assign(static_cast<size_t>(pages), false);
   // Popped from the back: low pages are used first, so a mostly idle cache stays small.
   for (int64_t page = pages - 1; page >= 0; --page) free_.push_back(static_cast<int32_t>(page));
 }
@@ -31,8 +33,12 @@ const KvCache::Sequence& KvCache::at(SequenceId id) const {
   throw Error(MLCB_ERROR_INTERNAL, "KV cache: no sequence " + std::to_string(id));
 }
 
-SequenceId KvCache::add() {
-  sequences_.emplace(next_id_, Sequence());
+SequenceId KvCache::add(const std::vector<int32_t>& pages) {
+  Sequence sequence;
+  sequence.pages = pages;
+  sequence.length = static_cast<int64_t>(pages.size()) * kv_.page_size;
+  sequences_.emplace(next_id_, std::move(sequence));
+  for (int32_t page : pages) retain_page(page);
   return next_id_++;
 }
 
@@ -43,35 +49,64 @@ void KvCache::remove(SequenceId id) {
 
 SequenceId KvCache::fork(SequenceId parent) {
   Sequence copy = at(parent);
-  for (int32_t page : copy.pages) ++references_[static_cast<size_t>(page)];
+  for (int32_t page : copy.pages) retain_page(page);
   sequences_.emplace(next_id_, std::move(copy));
   return next_id_++;
 }
 
 void KvCache::pop(SequenceId id, int64_t count) {
   Sequence& sequence = at(id);
-  if (count < 0 || count > sequence.length) {
+  const int64_t length = sequence.length - count;
+  if (count < 0 || length < 0 || (sequence.skip > 0 && length < kv_.window)) {
     throw Error(MLCB_ERROR_INTERNAL, "KV cache: cannot drop " + std::to_string(count) + " of " +
                                          std::to_string(sequence.length) + " tokens");
   }
-  sequence.length -= count;
-  const size_t needed = static_cast<size_t>(pages_for(sequence.length));
+  sequence.length = length;
+  const size_t needed = static_cast<size_t>(pages_for(length) - sequence.skip);
   while (sequence.pages.size() > needed) {
     release_page(sequence.pages.back());
     sequence.pages.pop_back();
   }
 }
 
-int64_t KvCache::length(SequenceId id) const { return at(id).length; }
+void KvCache::drop_unseen(SequenceId id) {
+  if (kv_.window == 0) return;
+  Sequence& sequence = at(id);
+  // The row at position `length` sees sinks, and tokens from length - window + 1 on.
+  const int64_t first_seen = std::max<int64_t>(0, sequence.length - kv_.window + 1);
+  const int64_t skip = std::max<int64_t>(0, first_seen / kv_.page_size - sink_pages());
+  const int64_t count = skip - sequence.skip;
+  if (count <= 0) return;
+  const auto begin = sequence.pages.begin() + static_cast<ptrdiff_t>(sink_pages());
+  for (int64_t i = 0; i < count; ++i) release_page(begin[static_cast<ptrdiff_t>(i)]);
+  sequence.pages.erase(begin, begin + static_cast<ptrdiff_t>(count));
+  sequence.skip = skip;
+}
+
+void KvCache::replace_page(SequenceId id, size_t index, int32_t page) {
+  int32_t& held = at(id).pages.at(index);
+  if (held == page) return;
+  retain_page(page);
+  release_page(held);
+  held = page;
+}
+
+int64_t KvCache::most_pages_for(int64_t tokens, int64_t rows) const {
+  const int64_t all = pages_for(tokens);
+  if (kv_.window == 0) return all;
+  // Sinks, the window, the rows of one step, and a page at each end that is only partly seen.
+  return std::min(all, sink_pages() + pages_for(kv_.window + rows) + 2);
+}
 
 bool KvCache::must_copy_last_page(const Sequence& sequence) const {
-  return sequence.length % kv_.page_size != 0 &&
-         references_[static_cast<size_t>(sequence.pages.back())] > 1;
+  if (sequence.length % kv_.page_size == 0) return false;
+  const size_t page = static_cast<size_t>(sequence.pages.back());
+  return references_[page] > 1 || kept_[page];
 }
 
 int64_t KvCache::pages_to_take(const KvAppend& append) const {
   const Sequence& sequence = at(append.sequence);
-  const int64_t grown = pages_for(sequence.length + append.rows);
+  const int64_t grown = pages_for(sequence.length + append.rows) - sequence.skip;
   return grown - static_cast<int64_t>(sequence.pages.size()) +
          (append.rows > 0 && must_copy_last_page(sequence) ? 1 : 0);
 }
@@ -79,19 +114,20 @@ int64_t KvCache::pages_to_take(const KvAppend& append) const {
 int64_t KvCache::page_ids_after(const std::vector<KvAppend>& appends) const {
   int64_t total = 0;
   for (const KvAppend& append : appends) {
-    total += pages_for(at(append.sequence).length + append.rows);
+    const Sequence& sequence = at(append.sequence);
+    total += pages_for(sequence.length + append.rows) - sequence.skip;
   }
   return total;
 }
 
-void KvCache::append(const std::vector<KvAppend>& appends, int32_t* positions, int32_t* slots,
-                     int32_t* page_begin, int32_t* page_values) {
+void KvCache::append(const std::vector<KvAppend>& appends, const KvTables& tables) {
   int64_t wanted = 0;
   for (const KvAppend& append : appends) wanted += pages_to_take(append);
   if (wanted > free_pages()) {
     throw Error(MLCB_ERROR_MEMORY, "the KV cache has " + std::to_string(free_pages()) +
                                        " free pages, " + std::to_string(wanted) + " are needed");
   }
+  size_t row_index = 0;
   int32_t value_count = 0;
   for (const KvAppend& append : appends) {
     Sequence& sequence = at(append.sequence);
@@ -101,15 +137,19 @@ void KvCache::append(const std::vector<KvAppend>& appends, int32_t* positions, i
       copy_page(shared, sequence.pages.back());
       release_page(shared);
     }
-    for (int64_t row = 0; row < append.rows; ++row) {
+    for (int64_t row = 0; row < append.rows; ++row, ++row_index) {
       const int64_t offset = sequence.length % kv_.page_size;
       if (offset == 0) sequence.pages.push_back(take_page());
-      *positions++ = static_cast<int32_t>(sequence.length);
-      *slots++ = static_cast<int32_t>(sequence.pages.back() * kv_.page_size + offset);
-      *page_begin++ = value_count;
+      tables.positions[row_index] = static_cast<int32_t>(sequence.length);
+      tables.slots[row_index] =
+          static_cast<int32_t>(sequence.pages.back() * kv_.page_size + offset);
+      tables.page_begin[row_index] = value_count;
+      if (tables.page_skip != nullptr) {
+        tables.page_skip[row_index] = static_cast<int32_t>(sequence.skip);
+      }
       ++sequence.length;
     }
-    for (int32_t page : sequence.pages) page_values[value_count++] = page;
+    for (int32_t page : sequence.pages) tables.page_values[value_count++] = page;
   }
 }
 
@@ -119,6 +159,22 @@ std::vector<Span> KvCache::layers() const {
   return spans;
 }
 
+void KvCache::keep(int32_t page) {
+  const size_t index = static_cast<size_t>(page);
+  if (kept_[index]) return;
+  kept_[index] = true;
+  if (references_[index] == 0) ++idle_pages_;
+}
+
+void KvCache::unkeep(int32_t page) {
+  const size_t index = static_cast<size_t>(page);
+  if (!kept_[index]) return;
+  kept_[index] = false;
+  if (references_[index] > 0) return;
+  --idle_pages_;
+  free_.push_back(page);
+}
+
 int32_t KvCache::take_page() {
   const int32_t page = free_.back();
   free_.pop_back();
@@ -126,8 +182,19 @@ int32_t KvCache::take_page() {
   return page;
 }
 
+void KvCache::retain_page(int32_t page) {
+  const size_t index = static_cast<size_t>(page);
+  if (references_[index]++ == 0 && kept_[index]) --idle_pages_;
+}
+
 void KvCache::release_page(int32_t page) {
-  if (--references_[static_cast<size_t>(page)] == 0) free_.push_back(page);
+  const size_t index = static_cast<size_t>(page);
+  if (--references_[index] > 0) return;
+  if (kept_[index]) {
+    ++idle_pages_;
+  } else {
+    free_.push_back(page);
+  }
 }
 
 void KvCache::copy_page(int32_t from, int32_t to) {

@@ -45,12 +45,13 @@ Plan Model::load_plan(const Bundle& bundle, const BundleVariant& variant) {
   return plan;
 }
 
-Model::Model(const Bundle& bundle, const BundleVariant& variant, int threads, int64_t kv_pages)
+Model::Model(const Bundle& bundle, const BundleVariant& variant, int threads,
+             const ChoosePages& choose_pages)
     : plan_(load_plan(bundle, variant)),
       library_(bundle.path_of(variant.kernels)),
       kernels_(resolve_kernels(plan_, library_)),
       pool_(threads),
-      cache_(plan_.kv, within_bound(plan_, kv_pages)),
+      cache_(plan_.kv, within_bound(plan_, choose_pages(plan_.kv, plan_.bounds[kKvPages]))),
       rope_(plan_.rope, bundle.limits().context_window_size),
       rope_positions_(bundle.limits().context_window_size) {
   bind(bundle);
@@ -62,7 +63,7 @@ void Model::bind(const Bundle& bundle) {
       round_to_page(static_cast<uint64_t>(max_logit_rows()) * sizeof(int32_t));
   const uint64_t page_bytes =
       round_to_page(static_cast<uint64_t>(max_page_ids()) * sizeof(int32_t));
-  tables_ = MemoryRegion(4 * row_bytes + logit_bytes + page_bytes, "the tables of a step");
+  tables_ = MemoryRegion(5 * row_bytes + logit_bytes + page_bytes, "the tables of a step");
   uint8_t* next = tables_.data();
   auto take = [&next](uint64_t bytes) {
     Span span{next, bytes};
@@ -73,6 +74,7 @@ void Model::bind(const Bundle& bundle) {
   place(MetaTable::kPositions) = take(row_bytes);
   place(MetaTable::kSlots) = take(row_bytes);
   place(MetaTable::kPageBegin) = take(row_bytes);
+  place(MetaTable::kPageSkip) = take(row_bytes);
   input_ids_ = take(row_bytes);
   logit_positions_ = take(logit_bytes);
   place(MetaTable::kPageValues) = take(page_bytes);
@@ -91,6 +93,11 @@ void Model::bind(const Bundle& bundle) {
                                               Span{arena_.data(), batch_prefill.arena_bytes});
   embed_ = std::make_unique<Function>(plan_, embed, kernels_, bindings_,
                                       Span{arena_.data(), embed.arena_bytes});
+}
+
+void Model::set_profile(Profile* profile) {
+  embed_->set_profile(profile);
+  batch_prefill_->set_profile(profile);
 }
 
 int64_t Model::gather_tokens(const std::vector<Slice>& slices) {
@@ -125,8 +132,13 @@ const float* Model::step(const std::vector<Slice>& slices, const std::vector<int
                                          std::to_string(max_page_ids()));
   }
   rope_.extend_to(end);
-  cache_.append(appends, int_table(MetaTable::kPositions), int_table(MetaTable::kSlots),
-                int_table(MetaTable::kPageBegin), int_table(MetaTable::kPageValues));
+  KvTables tables;
+  tables.positions = int_table(MetaTable::kPositions);
+  tables.slots = int_table(MetaTable::kSlots);
+  tables.page_begin = int_table(MetaTable::kPageBegin);
+  tables.page_skip = plan_.kv.window > 0 ? int_table(MetaTable::kPageSkip) : nullptr;
+  tables.page_values = int_table(MetaTable::kPageValues);
+  cache_.append(appends, tables);
   try {
     return forward(rows, page_ids, logit_rows);
   } catch (...) {

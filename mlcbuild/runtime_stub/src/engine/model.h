@@ -1,6 +1,7 @@
 // One model on one kernel library: token rows in, logits out.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,13 +25,20 @@ struct Slice {
 
 class Model {
  public:
+  // How many pages its KV cache gets; most: what the plan allows.
+  using ChoosePages = std::function<int64_t(const PlanKv& kv, int64_t most)>;
+
   // The bundle must outlive it. Throws Error if plan, params and library do not fit together.
-  Model(const Bundle& bundle, const BundleVariant& variant, int threads, int64_t kv_pages);
+  Model(const Bundle& bundle, const BundleVariant& variant, int threads,
+        const ChoosePages& choose_pages);
 
   // One forward step over all slices (each sequence once). logit_rows: row numbers, counted over
   // all slices, whose logits are wanted. Returns float32 [logit_rows, vocab_size], valid until the
   // next step. The tokens are in the cache afterwards; if an error is thrown, they are not.
   const float* step(const std::vector<Slice>& slices, const std::vector<int32_t>& logit_rows);
+
+  // Times every kernel call from now on; nullptr: none. The profile must outlive the model.
+  void set_profile(Profile* profile);
 
   const Plan& plan() const { return plan_; }
   KvCache& cache() { return cache_; }

@@ -1,5 +1,7 @@
 #include "exec/executor.h"
 
+#include <chrono>
+
 #include "core/error.h"
 #include "exec/dtype.h"
 #include "exec/thread_pool.h"
@@ -157,9 +159,24 @@ void Function::bind_inputs(const std::vector<Span>& inputs) {
   }
 }
 
-Span Function::run(const std::vector<Span>& inputs, const ShapeValues& values) {
-  if (!ready_ || values != values_) materialize(values);
-  bind_inputs(inputs);
+void Function::set_profile(Profile* profile) {
+  profile_kernels_.clear();
+  profile_calls_.clear();
+  if (profile != nullptr) {
+    profile_function_ = profile->function_slot(function_.name);
+    for (const std::string& name : plan_.kernels) {
+      profile_kernels_.push_back(profile->kernel_slot(name));
+    }
+    profile_calls_.reserve(function_.calls.size());
+  }
+  profile_ = profile;
+}
+
+template <bool kTimed>
+void Function::run_calls() {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point begin;
+  if (kTimed) begin = Clock::now();
   const PackedArg* args = args_.data();
   for (const PlanCall& call : function_.calls) {
     const int32_t count = static_cast<int32_t>(call.args.size());
@@ -170,6 +187,24 @@ Span Function::run(const std::vector<Span>& inputs, const ShapeValues& values) {
                                          (why.empty() ? "failed without a message" : why));
     }
     args += count;
+    if (kTimed) {
+      const Clock::time_point end = Clock::now();
+      const double seconds = std::chrono::duration<double>(end - begin).count();
+      profile_calls_.push_back({profile_kernels_[call.kernel], seconds});
+      begin = end;
+    }
+  }
+}
+
+Span Function::run(const std::vector<Span>& inputs, const ShapeValues& values) {
+  if (!ready_ || values != values_) materialize(values);
+  bind_inputs(inputs);
+  if (profile_ == nullptr) {
+    run_calls<false>();
+  } else {
+    profile_calls_.clear();  // a run that failed leaves some; it does not count
+    run_calls<true>();
+    profile_->add_run(profile_function_, profile_calls_);
   }
   if (function_.outputs.empty()) return {};
   const size_t output = function_.outputs.front();

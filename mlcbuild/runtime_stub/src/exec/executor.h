@@ -8,6 +8,7 @@
 #include "exec/kernel_library.h"
 #include "exec/params.h"
 #include "exec/plan.h"
+#include "exec/profile.h"
 
 namespace mlcb {
 
@@ -44,7 +45,13 @@ class Function {
   // first output, which stays valid until the next run.
   Span run(const std::vector<Span>& inputs, const ShapeValues& values);
 
+  // Times every kernel call of the runs to come; nullptr: none, which costs nothing. The profile
+  // must outlive the function.
+  void set_profile(Profile* profile);
+
  private:
+  template <bool kTimed>
+  void run_calls();
   void materialize(const ShapeValues& values);
   void check_bounds(const ShapeValues& values) const;
   void fill_args();
@@ -65,6 +72,11 @@ class Function {
   std::vector<uint64_t> bytes_;  // by tensor
   std::vector<int64_t> dims_;    // of all tensors, one after the other
   std::vector<PackedArg> args_;  // of all calls, one after the other
+
+  Profile* profile_ = nullptr;
+  size_t profile_function_ = 0;          // slots of the profile: of this function,
+  std::vector<size_t> profile_kernels_;  // and by kernel
+  std::vector<Profile::Call> profile_calls_;
 };
 
 }  // namespace mlcb

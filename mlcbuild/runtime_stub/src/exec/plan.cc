@@ -14,8 +14,8 @@ constexpr size_t kMaxStack = 32;
 constexpr size_t kMaxTokens = 256;
 constexpr size_t kMaxDims = 8;
 constexpr int64_t kMaxBytes = int64_t{1} << 46;  // 64 TiB: more is a damaged file
-constexpr const char* kMetaNames[kMetaTableCount] = {"positions", "slots", "page_begin",
-                                                     "page_values", "rope_cos_sin"};
+constexpr const char* kMetaNames[kMetaTableCount] = {"positions",   "slots",        "page_begin",
+                                                     "page_values", "rope_cos_sin", "page_skip"};
 
 [[noreturn]] void fail(const std::string& where, const std::string& what) {
   throw Error(MLCB_ERROR_BUNDLE, where + ": " + what);
@@ -149,6 +149,9 @@ size_t parse_ref(PlanTensor::Kind kind, const Json& ref, const Plan& plan, size_
     if (static_cast<MetaTable>(i) == MetaTable::kRopeCosSin && !plan.rope.present) {
       fail(where, "uses rope_cos_sin, but the plan has no rope");
     }
+    if (static_cast<MetaTable>(i) == MetaTable::kPageSkip && plan.kv.window == 0) {
+      fail(where, "uses page_skip, but the plan has no sliding window");
+    }
     return static_cast<size_t>(i);
   }
   fail(where, "unknown meta table " + json_quote(name));
@@ -236,6 +239,25 @@ PlanFunction parse_function(const Json& entry, const Plan& plan) {
   return function;
 }
 
+// Bytes of one page of one layer: keys and values; in "kt8" then a float32 scale for each of their
+// tokens, and padding to 64 bytes.
+int64_t page_bytes_of(const PlanKv& kv, const std::string& where) {
+  const bool scaled = kv.layout == "kt8";
+  if (!scaled && kv.layout != "kt") fail(where, "unknown kv layout " + json_quote(kv.layout));
+  const DLDataType dtype = parse_dtype(kv.dtype, where);
+  if (scaled != (kv.dtype == "int8")) {
+    fail(where, "kv.dtype is " + kv.dtype + " in the layout " + json_quote(kv.layout));
+  }
+  const int64_t tokens = 2 * kv.kv_heads * kv.page_size;
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(tokens, kv.head_dim * element_bytes(dtype) + (scaled ? 4 : 0),
+                             &bytes) ||
+      bytes > kMaxBytes) {
+    fail(where, "kv makes pages of an impossible size");
+  }
+  return scaled ? (bytes + 63) / 64 * 64 : bytes;
+}
+
 PlanKv parse_kv(const Json& entry, const std::string& where) {
   PlanKv kv;
   kv.layers = number_in(entry.at("layers"), 0, 4096, where, "kv.layers");
@@ -245,9 +267,13 @@ PlanKv parse_kv(const Json& entry, const std::string& where) {
   kv.page_bytes = number_in(entry.at("page_bytes"), 1, kMaxBytes, where, "kv.page_bytes");
   kv.dtype = entry.at("dtype").as_string();
   kv.layout = entry.at("layout").as_string();
-  if (kv.layout != "kt") fail(where, "unknown kv layout " + json_quote(kv.layout));
-  const int64_t expected =
-      2 * kv.kv_heads * kv.page_size * kv.head_dim * element_bytes(parse_dtype(kv.dtype, where));
+  if (const Json* window = entry.find("window")) {
+    kv.window = number_in(*window, 0, INT32_MAX, where, "kv.window");
+  }
+  if (const Json* sinks = entry.find("sinks")) {
+    kv.sinks = number_in(*sinks, 0, kv.window == 0 ? 0 : INT32_MAX, where, "kv.sinks");
+  }
+  const int64_t expected = page_bytes_of(kv, where);
   if (kv.page_bytes != expected) {
     fail(where, "kv.page_bytes is " + std::to_string(kv.page_bytes) + ", its shape makes " +
                     std::to_string(expected));

@@ -23,8 +23,17 @@ struct PlanExpr {
   std::vector<Token> tokens;
 };
 
-enum class MetaTable : uint8_t { kPositions, kSlots, kPageBegin, kPageValues, kRopeCosSin };
-constexpr int kMetaTableCount = 5;
+// kPageSkip (int32 [seq_len]): how many pages of the row's sequence were dropped behind its sink
+// pages. Plans with a sliding window read it, no others.
+enum class MetaTable : uint8_t {
+  kPositions,
+  kSlots,
+  kPageBegin,
+  kPageValues,
+  kRopeCosSin,
+  kPageSkip
+};
+constexpr int kMetaTableCount = 6;
 
 struct PlanTensor {
   enum class Kind : uint8_t { kParam, kInput, kArena, kKv, kMeta };
@@ -70,8 +79,15 @@ struct PlanKv {
   int64_t head_dim = 0;
   int64_t page_size = 0;
   int64_t page_bytes = 0;  // of one page of one layer
+  // A row at position p attends to the positions j <= p with j < sinks or j > p - window; 0: to
+  // all of them.
+  int64_t window = 0;
+  int64_t sinks = 0;
   std::string dtype;
   std::string layout;
+
+  // Pages at the front of a page list that are never dropped.
+  int64_t sink_pages() const { return (sinks + page_size - 1) / page_size; }
 };
 
 struct PlanRope {

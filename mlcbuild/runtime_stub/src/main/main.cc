@@ -97,10 +97,10 @@ std::string render_chat(const mlcb_bundle* bundle, const MainOptions& options) {
   }
   messages += "{\"role\":\"user\",\"content\":" + json_quote(options.prompt) + "}]";
   size_t size = 0;
-  mlcb_status status = mlcb_apply_chat_template(bundle, messages.c_str(), 1, nullptr, 0, &size);
+  mlcb_status status = mlcb_apply_chat_template(bundle, messages.c_str(), nullptr, 0, &size);
   if (status != MLCB_ERROR_TOO_SMALL) check(status);
   std::string text(size, '\0');
-  check(mlcb_apply_chat_template(bundle, messages.c_str(), 1, &text[0], size, &size));
+  check(mlcb_apply_chat_template(bundle, messages.c_str(), &text[0], size, &size));
   return text;
 }
 

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
+#include "core/error.h"
 #include "core/utf8.h"
 #include "text/unicode.h"
 
 namespace mlcb {
 namespace {
-
-// The word characters of Rust's regular expressions, with the two joiners.
-bool is_word(uint32_t code) { return unicode_is_word(code) || code == 0x200C || code == 0x200D; }
 
 // The character that ends at end, with its size.
 Utf8Char last_char(const char* begin, const char* end) {
@@ -43,71 +41,139 @@ size_t skip_space_back(std::string_view text, size_t floor, size_t at) {
 }
 
 bool inside_word(std::string_view text, size_t begin, size_t end) {
-  if (begin > 0 && is_word(last_char(text.data(), text.data() + begin).code)) return true;
+  if (begin > 0 && unicode_is_word_or_joiner(last_char(text.data(), text.data() + begin).code)) {
+    return true;
+  }
   if (end == text.size()) return false;
   const Utf8Char c = utf8_decode(text.data() + end, text.data() + text.size());
-  return c.size != 0 && is_word(c.code);
+  return c.size != 0 && unicode_is_word_or_joiner(c.code);
 }
 
 }  // namespace
 
-uint32_t AddedTokenMatcher::find_child(uint32_t node, char byte) const {
-  if (node == 0) return roots_[static_cast<uint8_t>(byte)];
-  uint32_t child = nodes_[node].child;
-  while (child != 0 && nodes_[child].byte != byte) child = nodes_[child].sibling;
-  return child;
+AddedTokens::AddedTokens(const Json* json, const Vocab& vocab) {
+  if (json == nullptr || json->is_null()) return;
+  const auto& items = json->items();
+  tokens_.reserve(items.size());  // maps and matchers point into it
+  for (const Json& item : items) {
+    AddedToken token;
+    const int64_t id = item.at("id").as_int();
+    token.content = item.at("content").as_string();
+    if (id < 0 || id > kMaxTokenId) {
+      throw Error(MLCB_ERROR_BUNDLE, "tokenizer: added token " + json_quote(token.content) +
+                                         " has the id " + std::to_string(id) +
+                                         ", which is out of range");
+    }
+    token.id = static_cast<int32_t>(id);
+    auto flag = [&](const char* key, bool fallback) {
+      const Json* value = item.find(key);
+      return value == nullptr ? fallback : value->as_bool();
+    };
+    token.special = flag("special", false);
+    token.single_word = flag("single_word", false);
+    token.lstrip = flag("lstrip", false);
+    token.rstrip = flag("rstrip", false);
+    token.normalized = flag("normalized", !token.special);
+    add(std::move(token), vocab);
+  }
 }
 
-void AddedTokenMatcher::add(const AddedToken* token, std::string_view content) {
-  if (content.empty()) return;
-  uint32_t node = 0;
-  for (const char byte : content) {
-    uint32_t child = find_child(node, byte);
-    if (child == 0) {
-      child = static_cast<uint32_t>(nodes_.size());
-      Node added;
-      added.byte = byte;
-      if (node == 0) {
-        roots_[static_cast<uint8_t>(byte)] = child;
-      } else {
-        added.sibling = nodes_[node].child;
-        nodes_[node].child = child;
-      }
-      nodes_.push_back(added);
-    }
-    node = child;
+void AddedTokens::add(AddedToken token, const Vocab& vocab) {
+  const int32_t known = vocab.find(token.content);
+  const bool taken = known != token.id && vocab.has(token.id);
+  const bool doubled = by_id_.count(token.id) != 0 || by_content_.count(token.content) != 0;
+  if (taken || doubled || (known >= 0 && known != token.id)) {
+    throw Error(MLCB_ERROR_BUNDLE, "tokenizer: added token " + json_quote(token.content) +
+                                       " with id " + std::to_string(token.id) +
+                                       " contradicts another token of this content or id");
   }
-  nodes_[node].token = token;
+  // Tokens that the model lacks are numbered on, whatever the file says.
+  const int64_t next = std::max<int64_t>(size_, static_cast<int64_t>(vocab.count()));
+  if (known < 0 && token.id != next) {
+    throw Error(MLCB_ERROR_BUNDLE,
+                "tokenizer: added token " + json_quote(token.content) + " has the id " +
+                    std::to_string(token.id) + " in the file\nwhy: the ids have a gap there; " +
+                    "Hugging Face tokenizers would number it " + std::to_string(next));
+  }
+  size_ = std::max(size_, token.id + 1);
+  tokens_.push_back(std::move(token));
+  const AddedToken* stored = &tokens_.back();
+  by_content_.emplace(stored->content, stored->id);
+  by_id_.emplace(stored->id, stored);
+}
+
+const AddedToken* AddedTokens::find(int32_t id) const {
+  const auto found = by_id_.find(id);
+  return found != by_id_.end() ? found->second : nullptr;
+}
+
+int32_t AddedTokens::find(std::string_view content) const {
+  const auto found = by_content_.find(content);
+  return found != by_content_.end() ? found->second : -1;
+}
+
+void AddedTokenMatcher::add(const AddedToken* token, std::string content) {
+  if (content.empty()) return;
+  if (content.size() > ByteTrie::kMaxKey) {
+    throw Error(MLCB_ERROR_UNSUPPORTED, "tokenizer: an added token of " +
+                                            std::to_string(content.size()) +
+                                            " bytes is not supported, the limit is " +
+                                            std::to_string(ByteTrie::kMaxKey));
+  }
+  tokens_.push_back(token);
+  contents_.push_back(std::move(content));
+}
+
+void AddedTokenMatcher::finish() {
+  std::vector<ByteTrie::Entry> entries;
+  for (size_t i = tokens_.size(); i > 0; --i) {  // of equal contents the first one counts
+    entries.push_back({contents_[i - 1], static_cast<int32_t>(i - 1)});
+  }
+  trie_ = ByteTrie(std::move(entries));
 }
 
 void AddedTokenMatcher::split(std::string_view text, bool special, std::vector<Span>* spans) const {
   spans->clear();
   size_t done = 0;
+  size_t space_begin = 0, space_end = 0;  // a stretch of white space that was skipped last
   for (size_t at = 0; at < text.size();) {
-    const AddedToken* token = nullptr;
-    size_t token_end = at;
-    uint32_t node = roots_[static_cast<uint8_t>(text[at])];
-    for (size_t p = at + 1; node != 0; ++p) {
-      const AddedToken* found = nodes_[node].token;
-      if (found != nullptr && (special || !found->special)) {
-        token = found;
-        token_end = p;
-      }
-      node = p < text.size() ? find_child(node, text[p]) : 0;
-    }
-    if (token == nullptr) {
+    if (!trie_.may_begin(text[at])) {
       ++at;
       continue;
     }
-    if (token->single_word && inside_word(text, at, token_end)) {
+    size_t size = 0;
+    int32_t longest = -1;
+    trie_.prefixes(text.substr(at), [&](size_t found_size, int32_t index) {
+      size = found_size;
+      longest = index;
+    });
+    if (longest < 0) {
+      ++at;
+      continue;
+    }
+    const AddedToken* token = tokens_[static_cast<size_t>(longest)];
+    const size_t token_end = at + size;
+    const bool passed =
+        (token->special && !special) || (token->single_word && inside_word(text, at, token_end));
+    if (passed) {
       at = token_end;
       continue;
     }
-    const size_t begin = token->lstrip ? skip_space_back(text, done, at) : at;
-    const size_t end = token->rstrip ? skip_space(text, token_end) : token_end;
-    if (begin != done) spans->push_back({done, begin, nullptr});
+    const size_t begin = token->lstrip ? skip_space_back(text, std::min(done, at), at) : at;
+    size_t end = token_end;
+    if (token->rstrip) {
+      if (token_end < space_begin || token_end > space_end) {
+        space_begin = token_end;
+        space_end = skip_space(text, token_end);
+      }
+      end = space_end;
+    }
+    // White space that one token has stripped may itself hold tokens: as in the reference, they
+    // are found again.
+    if (begin > done) spans->push_back({done, begin, nullptr});
     spans->push_back({begin, end, token});
-    done = at = end;
+    done = end;
+    at = token_end;
   }
   if (done != text.size()) spans->push_back({done, text.size(), nullptr});
 }

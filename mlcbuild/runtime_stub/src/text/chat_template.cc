@@ -1,159 +1,131 @@
 #include "text/chat_template.h"
 
+#include <cstring>
+
 #include "core/error.h"
-#include "core/utf8.h"
-#include "text/unicode.h"
+#include "jinja/interpreter.h"
+#include "jinja/parser.h"
+#include "text/output_parser.h"
 
 namespace mlcb {
 namespace {
 
-// What Jinja's trim strips: ASCII white space and, as in Python, the separators of U+001C..U+001F,
-// and Unicode white space.
-std::string strip(const std::string& text) {
-  auto is_space = [](uint32_t code) {
-    return unicode_is_white_space(code) || (code >= 0x1C && code <= 0x1F);
-  };
-  const char* begin = text.data();
-  const char* end = begin + text.size();
-  while (begin != end) {
-    const Utf8Char c = utf8_decode(begin, end);
-    if (c.size == 0 || !is_space(c.code)) break;
-    begin += c.size;
-  }
-  while (end != begin) {
-    const char* p = end - 1;
-    while (p != begin && (static_cast<uint8_t>(*p) & 0xC0) == 0x80) --p;
-    const Utf8Char c = utf8_decode(p, end);
-    if (c.size != static_cast<size_t>(end - p) || !is_space(c.code)) break;
-    end = p;
-  }
-  return std::string(begin, end);
+// What one render may take: far more than a conversation that fills the longest context windows.
+constexpr size_t kMaxBytes = size_t{256} << 20;
+constexpr uint64_t kMaxSteps = 50000000;
+
+const Json* find_value(const Json& json, const char* key) {
+  const Json* value = json.find(key);
+  return value == nullptr || value->is_null() ? nullptr : value;
 }
 
 std::string optional_string(const Json& json, const char* key) {
-  const Json* value = json.find(key);
-  return value == nullptr || value->is_null() ? std::string() : value->as_string();
+  const Json* value = find_value(json, key);
+  return value == nullptr ? std::string() : value->as_string();
 }
 
-[[noreturn]] void refuse(const std::string& what) { throw Error(MLCB_ERROR_ARGUMENT, what); }
+int32_t token_id(const Json& json, const char* key) {
+  const int64_t value = json.as_int();
+  if (value < 0 || value > INT32_MAX) {
+    throw Error(MLCB_ERROR_BUNDLE, std::string("chat.json: ") + key + " has " +
+                                       std::to_string(value) + ", not a token id");
+  }
+  return static_cast<int32_t>(value);
+}
+
+std::vector<int32_t> token_ids(const Json& json, const char* key) {
+  std::vector<int32_t> ids;
+  if (const Json* values = find_value(json, key)) {
+    for (const Json& id : values->items()) ids.push_back(token_id(id, key));
+  }
+  return ids;
+}
+
+std::shared_ptr<const jinja::Template> parse_template(const Json& json, const char* key) {
+  const Json* source = find_value(json, key);
+  if (source == nullptr) return nullptr;
+  return std::make_shared<const jinja::Template>(jinja::parse(source->as_string()));
+}
+
+// The position of a word among those that a key may hold.
+int one_of(const Json& json, const char* key, std::initializer_list<const char*> words) {
+  const std::string found = optional_string(json, key);
+  if (found.empty()) return 0;
+  int index = 0;
+  for (const char* word : words) {
+    if (found == word) return index;
+    ++index;
+  }
+  throw Error(MLCB_ERROR_UNSUPPORTED,
+              std::string("chat.json: ") + key + " is " + json_quote(found) +
+                  ", which this runtime does not know");
+}
 
 }  // namespace
 
 ChatTemplate ChatTemplate::from_json(const Json& json) {
   const int64_t version = json.at("chat_version").as_int();
-  if (version != 1) {
+  if (version != 2) {
     throw Error(MLCB_ERROR_VERSION, "chat.json has chat_version " + std::to_string(version) +
-                                        ", this runtime reads version 1");
+                                        ", this runtime reads version 2");
   }
   ChatTemplate result;
-  result.bos_ = optional_string(json, "bos");
-  if (const Json* text = json.find("default_system"); text != nullptr && !text->is_null()) {
-    result.has_default_system_ = true;
-    result.default_system_ = text->as_string();
-  }
-  const Json& roles = json.at("roles");
-  for (const auto& [name, turn] : roles.members()) {
-    Turn* target = name == "system"      ? &result.system_
-                   : name == "user"      ? &result.user_
-                   : name == "assistant" ? &result.assistant_
-                                         : nullptr;
-    if (target == nullptr) {
-      throw Error(MLCB_ERROR_UNSUPPORTED, "chat.json: role " + json_quote(name) +
-                                              " is not supported (system, user, assistant are)");
-    }
-    target->prefix = turn.at("prefix").as_string();
-    target->suffix = turn.at("suffix").as_string();
-    target->present = true;
-  }
-  if (result.has_default_system_ && !result.system_.present) {
-    throw Error(MLCB_ERROR_BUNDLE, "chat.json: default_system is given, but no system role");
-  }
-  result.generation_prompt_ = optional_string(json, "generation_prompt");
-  const Json* trim = json.find("trim_content");
-  result.trim_content_ = trim != nullptr && trim->as_bool();
-  if (const Json* ids = json.find("stop_token_ids")) {
-    for (const Json& id : ids->items()) {
-      const int64_t value = id.as_int();
-      if (value < 0 || value > INT32_MAX) {
-        throw Error(MLCB_ERROR_BUNDLE,
-                    "chat.json: stop_token_ids has " + std::to_string(value) + ", not a token id");
-      }
-      result.stop_token_ids_.push_back(static_cast<int32_t>(value));
+  json.at("template");  // null, but there
+  result.template_ = parse_template(json, "template");
+  result.tool_template_ = parse_template(json, "tool_template");
+  if (const Json* tokens = find_value(json, "tokens")) {
+    for (const auto& [name, text] : tokens->members()) {
+      result.tokens_.emplace_back(name, text.as_string());
     }
   }
-  if (const Json* strings = json.find("stop_strings")) {
+  result.style_.content = static_cast<MessageStyle::Content>(
+      one_of(json, "content_style", {"any", "text", "parts"}));
+  result.style_.arguments = static_cast<MessageStyle::Arguments>(
+      one_of(json, "arguments_style", {"any", "object", "text"}));
+  const Json* takes_tools = find_value(json, "takes_tools");
+  result.takes_tools_ = takes_tools != nullptr && takes_tools->as_bool();
+  result.stop_token_ids_ = token_ids(json, "stop_token_ids");
+  result.kept_token_ids_ = token_ids(json, "kept_special_tokens");
+  if (const Json* strings = find_value(json, "stop_strings")) {
     for (const Json& text : strings->items()) result.stop_strings_.push_back(text.as_string());
   }
-  if (const Json* id = json.find("add_bos_token_id"); id != nullptr && !id->is_null()) {
-    const int64_t value = id->as_int();
-    if (value < 0 || value > INT32_MAX) {
-      throw Error(MLCB_ERROR_BUNDLE,
-                  "chat.json: add_bos_token_id is " + std::to_string(value) + ", not a token id");
-    }
-    result.bos_token_id_ = static_cast<int32_t>(value);
+  if (const Json* id = find_value(json, "add_bos_token_id")) {
+    result.bos_token_id_ = token_id(*id, "add_bos_token_id");
   }
+  result.tool_format_ = optional_string(json, "tool_format");
+  result.reasoning_format_ = optional_string(json, "reasoning_format");
+  OutputParser::create(result.tool_format_, result.reasoning_format_);  // both are known
   return result;
 }
 
-std::vector<ChatMessage> ChatTemplate::parse_messages(const std::string& messages_json) {
-  Json json;
-  try {
-    json = Json::parse(messages_json, "messages");
-  } catch (const Error& error) {
-    refuse(error.what());
+std::string ChatTemplate::render(const std::string& conversation_json) const {
+  if (!present()) {
+    throw Error(MLCB_ERROR_UNSUPPORTED, "the model has no chat template\nhint: give it raw text");
   }
-  if (!json.is_array()) refuse("messages: expected a list of {\"role\", \"content\"} objects");
-  std::vector<ChatMessage> messages;
-  for (size_t i = 0; i < json.size(); ++i) {
-    const Json& item = json.items()[i];
-    const std::string where = "messages[" + std::to_string(i) + "]";
-    if (!item.is_object()) refuse(where + ": expected an object with \"role\" and \"content\"");
-    ChatMessage message;
-    bool has_role = false, has_content = false;
-    for (const auto& [key, value] : item.members()) {
-      if (key != "role" && key != "content") {
-        refuse(where + ": key " + json_quote(key) + " is not supported (role, content are)");
-      }
-      if (!value.is_string()) refuse(where + "." + key + ": expected a string");
-      (key == "role" ? message.role : message.content) = value.as_string();
-      (key == "role" ? has_role : has_content) = true;
+  jinja::Heap heap(kMaxBytes, kMaxSteps);
+  Conversation conversation = read_conversation(heap, conversation_json, style_);
+  const bool tools = !conversation.tools.is(jinja::Kind::kNone);
+  if (tools && !takes_tools_) {
+    throw Error(MLCB_ERROR_UNSUPPORTED, "the model's chat template has no place for tools");
+  }
+  if (conversation.continue_final_message) mark_final_message(heap, &conversation);
+  const jinja::Template& program =
+      tools && tool_template_ != nullptr ? *tool_template_ : *template_;
+  std::string text;
+  {
+    jinja::Interpreter interpreter(program, &heap, conversation.now);
+    for (const auto& [name, token] : tokens_) interpreter.set(name, heap.string(token));
+    interpreter.set("messages", conversation.messages);
+    interpreter.set("tools", conversation.tools);
+    interpreter.set("documents", jinja::Value::none());
+    interpreter.set("add_generation_prompt",
+                    jinja::Value::boolean(conversation.add_generation_prompt));
+    for (const auto& [name, value] : conversation.variables.dict().items) {
+      interpreter.set(name.text(), value);
     }
-    if (!has_role || !has_content) {
-      refuse(where + ": " + (has_role ? "\"content\"" : "\"role\"") + " is missing");
-    }
-    messages.push_back(std::move(message));
+    text = interpreter.run();
   }
-  return messages;
-}
-
-std::string ChatTemplate::render(const std::vector<ChatMessage>& messages,
-                                 bool add_generation_prompt) const {
-  if (messages.empty()) refuse("a conversation needs at least one message");
-  std::string text = bos_;
-  auto add = [&](const Turn& turn, const std::string& content) {
-    text += turn.prefix;
-    text += trim_content_ ? strip(content) : content;
-    text += turn.suffix;
-  };
-  if (has_default_system_ && messages[0].role != "system") {
-    text += system_.prefix + default_system_ + system_.suffix;
-  }
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const std::string& role = messages[i].role;
-    const Turn* turn = role == "system"      ? &system_
-                       : role == "user"      ? &user_
-                       : role == "assistant" ? &assistant_
-                                             : nullptr;
-    const std::string where = "message " + std::to_string(i) + ": ";
-    if (turn == nullptr) {
-      refuse(where + "unknown role " + json_quote(role) + "; use system, user or assistant");
-    }
-    if (!turn->present) refuse(where + "this model has no role " + json_quote(role));
-    if (turn == &system_ && i > 0) refuse(where + "a system message can only be the first");
-    add(*turn, messages[i].content);
-  }
-  if (add_generation_prompt) text += generation_prompt_;
-  return text;
+  return conversation.continue_final_message ? cut_at_mark(std::move(text)) : text;
 }
 
 }  // namespace mlcb

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "text/unicode.h"
 
 namespace mlcb {
@@ -13,7 +14,7 @@ constexpr char kGpt2Pattern[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 [[noreturn]] void unsupported(const std::string& what) {
-  throw Error(MLCB_ERROR_UNSUPPORTED, "tokenizer: " + what);
+  throw Error(MLCB_ERROR_UNSUPPORTED, "tokenizer: pre_tokenizer " + what);
 }
 
 bool flag(const Json& json, std::string_view key, bool fallback) {
@@ -24,70 +25,123 @@ bool flag(const Json& json, std::string_view key, bool fallback) {
 }  // namespace
 
 PreTokenizer PreTokenizer::from_json(const Json* json) {
-  if (json == nullptr || json->is_null()) {
-    unsupported("no pre_tokenizer: only byte-level tokenizers (ByteLevel) are supported");
-  }
   PreTokenizer result;
-  bool has_byte_level = false;
-  result.add(*json, &has_byte_level);
-  if (!has_byte_level) {
-    unsupported("pre_tokenizer without ByteLevel: only byte-level tokenizers are supported");
-  }
+  if (json != nullptr && !json->is_null()) result.add(*json);
   return result;
 }
 
-void PreTokenizer::add(const Json& json, bool* has_byte_level) {
+void PreTokenizer::add(const Json& json) {
   const std::string& type = json.at("type").as_string();
   // ByteLevel rewrites the text into stand-ins for bytes; what follows would see those.
-  if (*has_byte_level) unsupported("pre_tokenizer '" + type + "' behind ByteLevel");
+  if (byte_level_) unsupported("'" + type + "' behind ByteLevel is not supported");
+  Step step;
   if (type == "Sequence") {
-    for (const Json& step : json.at("pretokenizers").items()) add(step, has_byte_level);
-  } else if (type == "ByteLevel") {
-    *has_byte_level = true;
+    for (const Json& item : json.at("pretokenizers").items()) add(item);
+    return;
+  }
+  if (type == "Split") return add_split(json);
+  if (type == "Metaspace") return add_metaspace(json);
+  if (type == "ByteLevel") {
+    byte_level_ = true;
     if (flag(json, "add_prefix_space", true)) {
-      Step step;
-      step.kind = StepKind::kPrefixSpace;
-      steps_.push_back(std::move(step));
+      step.kind = StepKind::kPrefix;
+      steps_.push_back(step);
     }
-    if (flag(json, "use_regex", true)) {
-      Step step;
-      step.regex = Regex::compile(kGpt2Pattern);
-      steps_.push_back(std::move(step));
-    }
+    if (!flag(json, "use_regex", true)) return;
+    step.kind = StepKind::kRegex;
+    step.regex = Regex::compile(kGpt2Pattern);
   } else if (type == "Digits") {
-    Step step;
-    step.kind = StepKind::kDigits;
+    step.kind = StepKind::kChars;
     step.behavior =
         flag(json, "individual_digits", false) ? Behavior::kIsolated : Behavior::kContiguous;
-    steps_.push_back(std::move(step));
-  } else if (type == "Split") {
-    Step step;
-    const Json& pattern = json.at("pattern");
-    if (const Json* regex = pattern.find("Regex")) {
-      step.regex = Regex::compile(regex->as_string());
-    } else if (const Json* literal = pattern.find("String")) {
-      step.regex = Regex::literal(literal->as_string());
-    } else {
-      unsupported("pre_tokenizer Split with a pattern that is neither Regex nor String");
-    }
-    static constexpr struct {
-      const char* name;
-      Behavior behavior;
-    } kBehaviors[] = {{"Removed", Behavior::kRemoved},
-                      {"Isolated", Behavior::kIsolated},
-                      {"MergedWithPrevious", Behavior::kMergedWithPrevious},
-                      {"MergedWithNext", Behavior::kMergedWithNext},
-                      {"Contiguous", Behavior::kContiguous}};
-    const std::string& name = json.at("behavior").as_string();
-    const auto* found = std::find_if(std::begin(kBehaviors), std::end(kBehaviors),
-                                     [&](const auto& entry) { return name == entry.name; });
-    if (found == std::end(kBehaviors)) unsupported("pre_tokenizer Split behavior '" + name + "'");
-    step.behavior = found->behavior;
-    step.invert = flag(json, "invert", false);
-    steps_.push_back(std::move(step));
+  } else if (type == "Punctuation") {
+    step.kind = StepKind::kChars;
+    step.chars = CharKind::kPunctuation;
+    step.behavior = behavior_of(json.find("behavior"), Behavior::kIsolated, type);
+  } else if (type == "WhitespaceSplit") {
+    step.kind = StepKind::kChars;
+    step.chars = CharKind::kSpace;
+    step.behavior = Behavior::kRemoved;
+  } else if (type == "Whitespace") {
+    step.kind = StepKind::kWhitespace;
   } else {
-    unsupported("pre_tokenizer '" + type + "' is not supported");
+    unsupported("'" + type + "' is not supported");
   }
+  steps_.push_back(std::move(step));
+}
+
+void PreTokenizer::add_split(const Json& json) {
+  Step step;
+  const Json& pattern = json.at("pattern");
+  if (const Json* regex = pattern.find("Regex")) {
+    step.regex = Regex::compile(regex->as_string());
+  } else if (const Json* literal = pattern.find("String")) {
+    step.kind = StepKind::kLiteral;
+    step.literal = literal->as_string();
+    if (step.literal.empty()) unsupported("Split with an empty pattern is not supported");
+    step.regex = Regex::literal(step.literal);
+  } else {
+    unsupported("Split with a pattern that is neither Regex nor String");
+  }
+  step.behavior = behavior_of(&json.at("behavior"), Behavior::kIsolated, "Split");
+  step.invert = flag(json, "invert", false);
+  steps_.push_back(std::move(step));
+}
+
+void PreTokenizer::add_metaspace(const Json& json) {
+  Step step;
+  step.kind = StepKind::kPrefix;
+  const std::string& text = json.at("replacement").as_string();
+  const Utf8Char c = text.empty() ? Utf8Char() : utf8_decode(text.data(), text.data() + text.size());
+  if (c.size == 0 || c.size != text.size()) {
+    unsupported("Metaspace with a replacement that is not one character");
+  }
+  step.space = c.code;
+  const Json* scheme = json.find("prepend_scheme");
+  const std::string name = scheme == nullptr ? "always" : scheme->as_string();
+  if (name != "always" && name != "first" && name != "never") {
+    unsupported("Metaspace with prepend_scheme '" + name + "'");
+  }
+  step.prefix = name == "always"  ? Prefix::kAlways
+                : name == "first" ? Prefix::kFirst
+                                  : Prefix::kNever;
+  if (!flag(json, "add_prefix_space", true) && step.prefix != Prefix::kNever) {
+    unsupported("Metaspace whose add_prefix_space contradicts its prepend_scheme");
+  }
+  steps_.push_back(step);
+  if (!flag(json, "split", true)) return;
+  Step split;
+  split.kind = StepKind::kLiteral;
+  split.literal = text;
+  split.regex = Regex::literal(text);
+  split.behavior = Behavior::kMergedWithNext;
+  steps_.push_back(std::move(split));
+}
+
+PreTokenizer::Behavior PreTokenizer::behavior_of(const Json* name, Behavior fallback,
+                                                 const std::string& type) {
+  if (name == nullptr || name->is_null()) return fallback;
+  static constexpr struct {
+    const char* name;
+    Behavior behavior;
+  } kBehaviors[] = {{"Removed", Behavior::kRemoved},
+                    {"Isolated", Behavior::kIsolated},
+                    {"MergedWithPrevious", Behavior::kMergedWithPrevious},
+                    {"MergedWithNext", Behavior::kMergedWithNext},
+                    {"Contiguous", Behavior::kContiguous}};
+  for (const auto& entry : kBehaviors) {
+    if (name->as_string() == entry.name) return entry.behavior;
+  }
+  unsupported(type + " behavior '" + name->as_string() + "'");
+}
+
+bool PreTokenizer::keeps(std::string_view text) const {
+  for (const Step& step : steps_) {
+    const bool removed = step.behavior == Behavior::kRemoved && step.invert;
+    if (step.kind != StepKind::kLiteral || removed) return false;
+    if (text.find(step.literal) != std::string_view::npos) return false;
+  }
+  return true;
 }
 
 PreTokenizer::Matchers PreTokenizer::make_matchers() const {
@@ -147,30 +201,85 @@ void PreTokenizer::apply_behavior(Behavior behavior, const std::vector<Span>& sp
              out->end());
 }
 
+// Replaces spaces, and puts one in front of each piece that lacks it.
+void PreTokenizer::apply_prefix(const Step& step, bool at_begin, std::vector<RegexChar>* text,
+                                std::vector<Piece>* pieces) {
+  const RegexChar space = make_regex_char(step.space, unicode_category(step.space));
+  if (step.space != ' ') {
+    for (RegexChar& c : *text) {
+      if (code_of(c) == ' ') c = space;
+    }
+  }
+  auto lacks = [&](const Piece& piece) {
+    if (step.prefix == Prefix::kNever || (*text)[piece.begin] == space) return false;
+    return step.prefix == Prefix::kAlways || (at_begin && piece.begin == 0);
+  };
+  size_t count = 0;
+  for (const Piece& piece : *pieces) count += lacks(piece) ? 1 : 0;
+  if (count == 0) return;
+  std::vector<RegexChar> prefixed;
+  prefixed.reserve(text->size() + count);
+  for (Piece& piece : *pieces) {
+    const size_t begin = prefixed.size();
+    if (lacks(piece)) prefixed.push_back(space);
+    prefixed.insert(prefixed.end(), text->begin() + static_cast<ptrdiff_t>(piece.begin),
+                    text->begin() + static_cast<ptrdiff_t>(piece.end));
+    piece = {begin, prefixed.size()};
+  }
+  text->swap(prefixed);
+}
+
+// Runs of word characters, and runs of what is neither a word character nor white space.
+void PreTokenizer::find_words(const std::vector<RegexChar>& text, const Piece& piece,
+                              std::vector<Piece>* out) {
+  int last = 0;  // 0: white space, 1: word, 2: other
+  for (size_t at = piece.begin; at < piece.end; ++at) {
+    const uint32_t code = code_of(text[at]);
+    const bool valid = code < kInvalidByte;
+    const int kind = valid && unicode_is_white_space(code)      ? 0
+                     : valid && unicode_is_word_or_joiner(code) ? 1
+                                                                : 2;
+    if (kind != 0 && kind == last) {
+      out->back().end = at + 1;
+    } else if (kind != 0) {
+      out->push_back({at, at + 1});
+    }
+    last = kind;
+  }
+}
+
+bool PreTokenizer::matches(CharKind kind, RegexChar c) {
+  const uint32_t code = code_of(c);
+  if (code >= kInvalidByte) return false;
+  switch (kind) {
+    case CharKind::kDigit:
+      return unicode_is_numeric(code);
+    case CharKind::kPunctuation:
+      return unicode_is_punctuation(code);
+    case CharKind::kSpace:
+      return unicode_is_white_space(code);
+  }
+  return false;
+}
+
 void PreTokenizer::split(std::vector<RegexChar>* text, std::vector<Piece>* pieces,
-                         Matchers* matchers) const {
+                         Matchers* matchers, bool at_begin) const {
   pieces->clear();
   if (!text->empty()) pieces->push_back({0, text->size()});
   std::vector<Piece> result;
   std::vector<Span> spans;
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
-    result.clear();
-    if (step.kind == StepKind::kPrefixSpace) {
-      std::vector<RegexChar> prefixed;
-      prefixed.reserve(text->size() + pieces->size());
-      for (const Piece& piece : *pieces) {
-        const size_t begin = prefixed.size();
-        if (code_of((*text)[piece.begin]) != ' ') prefixed.push_back(make_regex_char(' ', kZs));
-        prefixed.insert(prefixed.end(), text->begin() + static_cast<ptrdiff_t>(piece.begin),
-                        text->begin() + static_cast<ptrdiff_t>(piece.end));
-        result.push_back({begin, prefixed.size()});
-      }
-      text->swap(prefixed);
-      pieces->swap(result);
+    if (step.kind == StepKind::kPrefix) {
+      apply_prefix(step, at_begin, text, pieces);
       continue;
     }
+    result.clear();
     for (const Piece& piece : *pieces) {
+      if (step.kind == StepKind::kWhitespace) {
+        find_words(*text, piece, &result);
+        continue;
+      }
       spans.clear();
       size_t done = piece.begin;
       auto add_match = [&](size_t begin, size_t end) {
@@ -178,9 +287,9 @@ void PreTokenizer::split(std::vector<RegexChar>* text, std::vector<Piece>* piece
         spans.push_back({begin, end, !step.invert});
         done = end;
       };
-      if (step.kind == StepKind::kDigits) {
+      if (step.kind == StepKind::kChars) {
         for (size_t at = piece.begin; at < piece.end; ++at) {
-          if (kCategoriesNumber >> category_of((*text)[at]) & 1) add_match(at, at + 1);
+          if (matches(step.chars, (*text)[at])) add_match(at, at + 1);
         }
       } else {
         RegexMatcher& matcher = (*matchers)[i];

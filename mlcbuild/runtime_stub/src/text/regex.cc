@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "text/unicode.h"
 
 namespace mlcb {
@@ -27,6 +28,38 @@ bool is_boundary_word(RegexChar c) {
 }
 
 }  // namespace
+
+void regex_chars(std::string_view text, std::vector<RegexChar>* chars) {
+  chars->resize(text.size());
+  RegexChar* out = chars->data();
+  const char* end = text.data() + text.size();
+  for (const char* p = text.data(); p != end;) {
+    const uint8_t lead = static_cast<uint8_t>(*p);
+    if (lead < 0x80) {
+      *out++ = make_regex_char(lead, unicode_category(lead));
+      ++p;
+      continue;
+    }
+    const Utf8Char c = utf8_decode(p, end);
+    const uint32_t code = c.size != 0 ? c.code : kInvalidByte + lead;
+    *out++ = make_regex_char(code, unicode_category(code));
+    p += c.size != 0 ? c.size : 1;
+  }
+  chars->resize(static_cast<size_t>(out - chars->data()));
+}
+
+void append_utf8(const RegexChar* chars, size_t count, std::string* out) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t code = code_of(chars[i]);
+    if (code < 0x80) {
+      out->push_back(static_cast<char>(code));
+    } else if (code >= kInvalidByte) {
+      out->push_back(static_cast<char>(code - kInvalidByte));
+    } else {
+      utf8_append(code, out);
+    }
+  }
+}
 
 bool CharClass::contains_slow(RegexChar c) const {
   bool found = categories >> category_of(c) & 1;

@@ -17,6 +17,11 @@ inline RegexChar make_regex_char(uint32_t code, uint8_t category) {
 inline uint32_t code_of(RegexChar c) { return c & 0xFFFFFF; }
 inline uint8_t category_of(RegexChar c) { return static_cast<uint8_t>(c >> 24); }
 
+// Text as RegexChars and back. Bytes that are not UTF-8 become characters of their own, from
+// kInvalidByte (unicode.h) up.
+void regex_chars(std::string_view text, std::vector<RegexChar>* chars);
+void append_utf8(const RegexChar* chars, size_t count, std::string* out);
+
 // A set of characters.
 struct CharClass {
   uint64_t ascii[2] = {0, 0};  // the answer for ASCII

@@ -57,6 +57,7 @@ std::string TextStream::take_final(bool at_end) {
   // The stop string that is complete first ends the text (of two, the one that began first), so the
   // cut does not depend on how the text is split into tokens.
   size_t cut = std::string::npos, cut_end = std::string::npos;
+  const std::string* met = nullptr;
   for (const std::string& stop : stops_) {
     const size_t begin = pending_.find(stop);
     if (begin == std::string::npos) continue;
@@ -64,11 +65,13 @@ std::string TextStream::take_final(bool at_end) {
     if (end < cut_end || (end == cut_end && begin < cut)) {
       cut = begin;
       cut_end = end;
+      met = &stop;
     }
   }
   std::string result;
   if (cut != std::string::npos) {
     stopped_ = true;
+    met_ = *met;
     result = pending_.substr(0, cut);
     pending_.clear();
     tail_.clear();

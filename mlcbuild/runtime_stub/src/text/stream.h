@@ -17,6 +17,7 @@ class TextStream {
   // The end: returns what was held back (an unfinished character becomes U+FFFD).
   std::string finish();
   bool stopped() const { return stopped_; }
+  const std::string& met() const { return met_; }  // the stop string that was met
 
  private:
   void take_characters(bool at_end);
@@ -26,6 +27,7 @@ class TextStream {
   std::string tail_;     // the beginning of a character
   std::string pending_;  // whole characters, perhaps the beginning of a stop string
   bool stopped_ = false;
+  std::string met_;
 };
 
 }  // namespace mlcb

@@ -1,24 +1,23 @@
-// The byte-level BPE tokenizer: added tokens, normalization, splitting into words, merging.
+// The steps of a tokenizer: added tokens, normalization, splitting into words, the model; and back.
 #include "text/tokenizer.h"
 
 #include <algorithm>
 #include <cstring>
 #include <mutex>
-#include <unordered_map>
+#include <optional>
 
 #include "core/error.h"
-#include "core/utf8.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
+#include "text/decoder.h"
+#include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
-#include "text/unicode.h"
+#include "text/tokenizer_file.h"
+#include "text/unigram.h"
+#include "text/vocab.h"
 
 namespace mlcb {
 namespace {
-
-[[noreturn]] void unsupported(const std::string& what) {
-  throw Error(MLCB_ERROR_UNSUPPORTED, "tokenizer: " + what + " is not supported");
-}
 
 // Remembers the ids of short words. Of fixed size: a word displaces another with the same hash.
 class WordCache {
@@ -32,49 +31,50 @@ class WordCache {
   };
   Entry& at(std::string_view word) {
     if (entries_.empty()) entries_.resize(kEntries);
-    const uint64_t hash = std::hash<std::string_view>()(word) * 0x9E3779B97F4A7C15u;
+    uint64_t parts[3] = {0, 0, 0};
+    std::memcpy(parts, word.data(), word.size());
+    const uint64_t mixed = (parts[0] * 0x9E3779B97F4A7C15u) ^ (parts[1] * 0xBF58476D1CE4E5B9u) ^
+                           (parts[2] * 0x94D049BB133111EBu);
+    const uint64_t hash = (mixed ^ mixed >> 32) * 0x9E3779B97F4A7C15u + word.size();
     return entries_[static_cast<size_t>(hash >> 40) & (kEntries - 1)];
   }
 
  private:
-  static constexpr size_t kEntries = 8192;
+  static constexpr size_t kEntries = 16384;
   std::vector<Entry> entries_;
 };
 
-bool is_nfc(const Json* json) {
-  if (json == nullptr || json->is_null()) return false;
-  const std::string& type = json->at("type").as_string();
-  if (type == "NFC") return true;
-  if (type != "Sequence") unsupported("normalizer '" + type + "'");
-  bool nfc = false;
-  for (const Json& step : json->at("normalizers").items()) nfc = is_nfc(&step) || nfc;
-  return nfc;
-}
-
-void check_decoder(const Json* json) {
-  if (json == nullptr || json->is_null()) unsupported("a byte-level model without a decoder");
-  const std::string& type = json->at("type").as_string();
-  if (type == "ByteLevel") return;
-  if (type == "Sequence" && json->at("decoders").size() == 1) {
-    return check_decoder(&json->at("decoders").items()[0]);
+void check_model(const Json& model, const ModelTables* tables) {
+  const Json* type = model.find("type");
+  if (type == nullptr || type->is_null()) return;  // old files: told by the vocabulary's shape
+  const std::string& name = type->as_string();
+  if (name != "BPE" && name != "Unigram") {
+    throw Error(MLCB_ERROR_UNSUPPORTED, "tokenizer: model '" + name + "' is not supported");
   }
-  unsupported("decoder '" + type + "'");
+  if (tables != nullptr && tables->unigram != (name == "Unigram")) {
+    throw Error(MLCB_ERROR_BUNDLE,
+                "tokenizer: model '" + name + "' has a vocabulary of the wrong shape");
+  }
 }
 
-class BpeTokenizer : public Tokenizer {
+class FileTokenizer : public Tokenizer {
  public:
-  explicit BpeTokenizer(const Json& json) {
-    const Json& model = json.at("model");
-    const Json* type = model.find("type");
-    if (type != nullptr && type->as_string() != "BPE") {
-      unsupported("model '" + type->as_string() + "'");
+  // config: the tokenizer.json, whose vocabulary and merges are not read.
+  FileTokenizer(const Json& config, ModelTables tables)
+      : normalizer_(Normalizer::from_json(config.find("normalizer"))),
+        pre_tokenizer_(PreTokenizer::from_json(config.find("pre_tokenizer"))),
+        decoder_(Decoder::from_json(config.find("decoder"))),
+        vocab_(load_vocab(tables, pre_tokenizer_.byte_level())),
+        added_(config.find("added_tokens"), vocab_) {
+    const Json& model = config.at("model");
+    check_model(model, &tables);
+    if (!tables.unigram) {
+      if (tables.merges != nullptr) tables.ranked = resolve_merges(*tables.merges, vocab_);
+      bpe_.emplace(model, vocab_, tables.ranked);
+    } else {
+      unigram_.emplace(model, vocab_, std::move(tables.scores));
     }
-    nfc_ = is_nfc(json.find("normalizer"));
-    pre_tokenizer_ = PreTokenizer::from_json(json.find("pre_tokenizer"));
-    check_decoder(json.find("decoder"));
-    bpe_ = BpeModel::from_json(model);
-    vocab_size_ = bpe_.size();
-    if (const Json* added = json.find("added_tokens")) load_added(*added);
+    load_matchers();
   }
 
   std::vector<int32_t> encode(std::string_view text, bool special) const override {
@@ -89,40 +89,63 @@ class BpeTokenizer : public Tokenizer {
       if (span.token != nullptr) {
         ids.push_back(span.token->id);
       } else {
-        encode_between(text.substr(span.begin, span.end - span.begin), special, &call, &ids);
+        encode_between(text.substr(span.begin, span.end - span.begin), special, span.begin == 0,
+                       &call, &ids);
       }
     }
     return ids;
   }
 
   std::string token_bytes(int32_t id, bool keep_special) const override {
-    if (id < 0 || id >= vocab_size_) {
+    if (id < 0 || id >= vocab_size()) {
       throw Error(MLCB_ERROR_ARGUMENT, "token id " + std::to_string(id) +
                                            " is out of range: the vocabulary has " +
-                                           std::to_string(vocab_size_) + " ids");
+                                           std::to_string(vocab_size()) + " ids");
     }
-    if (const AddedToken* token = find_added(id)) {
-      return token->special && !keep_special ? std::string() : token->content;
+    const AddedToken* token = added_.find(id);
+    if (token != nullptr && token->special && !keep_special) return std::string();
+    if (token != nullptr) return decoder_.decode_inside(token->content);
+    if (!vocab_.has(id)) return std::string();
+    if (joins_bytes()) return std::string(vocab_.bytes(id));
+    return decoder_.decode_inside(vocab_.content(id));
+  }
+
+  std::string decode(const int32_t* ids, size_t count, bool keep_special) const override {
+    std::vector<std::string> tokens;
+    std::string bytes;
+    for (size_t i = 0; i < count; ++i) {
+      const AddedToken* token = added_.find(ids[i]);
+      if (token != nullptr && token->special && !keep_special) continue;
+      if (token == nullptr && !vocab_.has(ids[i])) continue;  // an id without a token
+      if (joins_bytes()) {
+        if (token != nullptr) {
+          bytes += decoder_.decode_inside(token->content);
+        } else {
+          bytes += vocab_.bytes(ids[i]);
+        }
+      } else {
+        tokens.push_back(token != nullptr ? token->content : vocab_.content(ids[i]));
+      }
     }
-    return id < bpe_.size() ? std::string(bpe_.bytes(id)) : std::string();
+    return joins_bytes() ? bytes : decoder_.decode(std::move(tokens));
   }
 
   bool is_special(int32_t id) const override {
-    const AddedToken* token = find_added(id);
+    const AddedToken* token = added_.find(id);
     return token != nullptr && token->special;
   }
 
   int32_t find(std::string_view content) const override {
-    const auto found = added_by_content_.find(content);
-    return found != added_by_content_.end() ? found->second : bpe_.find(content);
+    const int32_t id = added_.find(content);
+    return id >= 0 ? id : vocab_.find(content);
   }
 
-  int32_t vocab_size() const override { return vocab_size_; }
+  int32_t vocab_size() const override { return std::max(vocab_.size(), added_.size()); }
 
  private:
   // Buffers of one call. Only one call at a time has the cache; others do without.
   struct Call {
-    explicit Call(const BpeTokenizer& tokenizer)
+    explicit Call(const FileTokenizer& tokenizer)
         : matchers(tokenizer.pre_tokenizer_.make_matchers()),
           lock(tokenizer.cache_mutex_, std::try_to_lock),
           cache(lock.owns_lock() ? &tokenizer.cache_ : nullptr) {}
@@ -132,109 +155,77 @@ class BpeTokenizer : public Tokenizer {
     std::vector<RegexChar> chars;
     std::vector<Piece> pieces;
     std::vector<AddedTokenMatcher::Span> spans;
-    BpeModel::Scratch scratch;
-    std::string word, normalized;
+    Normalizer::Scratch normalizer;
+    BpeModel::Scratch bpe;
+    UnigramModel::Scratch unigram;
+    std::string word;
   };
 
-  void load_added(const Json& json) {
-    const auto& items = json.items();
-    added_.reserve(items.size());  // matchers and maps point into it
-    for (const Json& item : items) {
-      AddedToken token;
-      const int64_t id = item.at("id").as_int();
-      token.content = item.at("content").as_string();
-      if (id < 0 || id >= 1 << 24) {
-        throw Error(MLCB_ERROR_BUNDLE, "tokenizer: added token " + json_quote(token.content) +
-                                           " has the id " + std::to_string(id) +
-                                           ", which is out of range");
+  static Vocab load_vocab(const ModelTables& tables, bool byte_level) {
+    Vocab vocab;
+    vocab.load(tables.vocab, byte_level);
+    return vocab;
+  }
+
+  // Whether decoding is nothing but putting the bytes of the tokens together.
+  bool joins_bytes() const { return vocab_.byte_level() && decoder_.is_byte_level(); }
+
+  void load_matchers() {
+    Normalizer::Scratch scratch;
+    for (const AddedToken& token : added_.all()) {
+      if (token.normalized) {
+        normalized_matcher_.add(&token, std::string(normalizer_.apply(token.content, &scratch)));
+      } else {
+        matcher_.add(&token, token.content);
       }
-      token.id = static_cast<int32_t>(id);
-      auto flag = [&](const char* key, bool fallback) {
-        const Json* value = item.find(key);
-        return value == nullptr ? fallback : value->as_bool();
-      };
-      token.special = flag("special", false);
-      token.single_word = flag("single_word", false);
-      token.lstrip = flag("lstrip", false);
-      token.rstrip = flag("rstrip", false);
-      token.normalized = flag("normalized", !token.special);
-      add_token(std::move(token));
     }
-    for (const AddedToken& token : added_) vocab_size_ = std::max(vocab_size_, token.id + 1);
+    matcher_.finish();
+    normalized_matcher_.finish();
   }
 
-  void add_token(AddedToken token) {
-    const int32_t known = bpe_.find(token.content);
-    const bool taken = token.id < bpe_.size() && bpe_.has(token.id) && known != token.id;
-    const bool doubled = by_id_.count(token.id) != 0 || added_by_content_.count(token.content) != 0;
-    if (taken || doubled || (known >= 0 && known != token.id)) {
-      throw Error(MLCB_ERROR_BUNDLE, "tokenizer: added token " + json_quote(token.content) +
-                                         " with id " + std::to_string(token.id) +
-                                         " contradicts another token of this content or id");
-    }
-    added_.push_back(std::move(token));
-    const AddedToken* stored = &added_.back();
-    added_by_content_.emplace(stored->content, stored->id);
-    by_id_.emplace(stored->id, stored);
-    if (stored->normalized) {
-      std::string content;
-      if (!nfc_ || !unicode_nfc(stored->content, &content)) content = stored->content;
-      normalized_matcher_.add(stored, content);
-    } else {
-      matcher_.add(stored, stored->content);
-    }
-  }
-
-  const AddedToken* find_added(int32_t id) const {
-    const auto found = by_id_.find(id);
-    return found != by_id_.end() ? found->second : nullptr;
-  }
-
-  void encode_between(std::string_view text, bool special, Call* call,
+  void encode_between(std::string_view text, bool special, bool at_begin, Call* call,
                       std::vector<int32_t>* ids) const {
-    if (nfc_ && unicode_nfc(text, &call->normalized)) text = call->normalized;
-    if (normalized_matcher_.empty()) return encode_plain(text, call, ids);
+    text = normalizer_.apply(text, &call->normalizer);
+    if (normalized_matcher_.empty()) return encode_plain(text, at_begin, call, ids);
     normalized_matcher_.split(text, special, &call->spans);
     for (const auto& span : call->spans) {
       if (span.token != nullptr) {
         ids->push_back(span.token->id);
       } else {
-        encode_plain(text.substr(span.begin, span.end - span.begin), call, ids);
+        encode_plain(text.substr(span.begin, span.end - span.begin), at_begin && span.begin == 0,
+                     call, ids);
       }
     }
   }
 
-  void encode_plain(std::string_view text, Call* call, std::vector<int32_t>* ids) const {
+  void encode_plain(std::string_view text, bool at_begin, Call* call,
+                    std::vector<int32_t>* ids) const {
+    if (pre_tokenizer_.keeps(text)) return encode_piece(text, call, ids);
     auto& chars = call->chars;
-    chars.clear();
-    chars.reserve(text.size());
-    const char* p = text.data();
-    const char* end = p + text.size();
-    while (p != end) {
-      const Utf8Char c = utf8_decode(p, end);
-      const uint32_t code = c.size != 0 ? c.code : kInvalidByte + static_cast<uint8_t>(*p);
-      chars.push_back(make_regex_char(code, unicode_category(code)));
-      p += c.size != 0 ? c.size : 1;
-    }
-    pre_tokenizer_.split(&chars, &call->pieces, &call->matchers);
+    regex_chars(text, &chars);
+    pre_tokenizer_.split(&chars, &call->pieces, &call->matchers, at_begin);
     for (const Piece& piece : call->pieces) {
-      std::string& word = call->word;
-      word.clear();
-      for (size_t i = piece.begin; i < piece.end; ++i) {
-        const uint32_t code = code_of(chars[i]);
-        if (code >= kInvalidByte) {
-          word.push_back(static_cast<char>(code - kInvalidByte));
-        } else {
-          utf8_append(code, &word);
-        }
-      }
-      encode_word(word, call, ids);
+      call->word.clear();
+      append_utf8(chars.data() + piece.begin, piece.end - piece.begin, &call->word);
+      encode_piece(call->word, call, ids);
+    }
+  }
+
+  void encode_piece(std::string_view piece, Call* call, std::vector<int32_t>* ids) const {
+    if (!bpe_) {
+      if (!piece.empty()) encode_word(piece, call, ids);
+      return;
+    }
+    for (size_t begin = 0; begin < piece.size();) {
+      const size_t end = bpe_->independent_end(piece, begin);
+      encode_word(piece.substr(begin, end - begin), call, ids);
+      begin = end;
     }
   }
 
   void encode_word(std::string_view word, Call* call, std::vector<int32_t>* ids) const {
     if (call->cache == nullptr || word.size() > WordCache::kMaxBytes) {
-      return bpe_.encode(word, &call->scratch, ids);
+      return encode_new_word(word, call, ids);
     }
     WordCache::Entry& entry = call->cache->at(word);
     if (entry.size == word.size() && std::memcmp(entry.bytes, word.data(), word.size()) == 0) {
@@ -242,7 +233,7 @@ class BpeTokenizer : public Tokenizer {
       return;
     }
     const size_t first = ids->size();
-    bpe_.encode(word, &call->scratch, ids);
+    encode_new_word(word, call, ids);
     const size_t count = ids->size() - first;
     if (count > WordCache::kMaxIds) return;
     entry.size = static_cast<uint8_t>(word.size());
@@ -251,14 +242,22 @@ class BpeTokenizer : public Tokenizer {
     std::copy(ids->begin() + static_cast<ptrdiff_t>(first), ids->end(), entry.ids);
   }
 
-  bool nfc_ = false;
+  void encode_new_word(std::string_view word, Call* call, std::vector<int32_t>* ids) const {
+    if (bpe_) {
+      bpe_->encode(word, &call->bpe, ids);
+    } else {
+      unigram_->encode(word, &call->unigram, ids);
+    }
+  }
+
+  Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
-  BpeModel bpe_;
-  std::vector<AddedToken> added_;
-  std::unordered_map<int32_t, const AddedToken*> by_id_;
-  std::unordered_map<std::string_view, int32_t> added_by_content_;
+  Decoder decoder_;
+  Vocab vocab_;
+  AddedTokens added_;
+  std::optional<BpeModel> bpe_;  // this model
+  std::optional<UnigramModel> unigram_;  // or this one
   AddedTokenMatcher matcher_, normalized_matcher_;
-  int32_t vocab_size_ = 0;
   mutable std::mutex cache_mutex_;
   mutable WordCache cache_;
 };
@@ -266,7 +265,16 @@ class BpeTokenizer : public Tokenizer {
 }  // namespace
 
 std::unique_ptr<Tokenizer> Tokenizer::from_json(const Json& tokenizer_json) {
-  return std::make_unique<BpeTokenizer>(tokenizer_json);
+  const Json& model = tokenizer_json.at("model");
+  check_model(model, nullptr);  // before its tables, which others shape otherwise
+  return std::make_unique<FileTokenizer>(tokenizer_json, read_model_tables(model));
+}
+
+std::unique_ptr<Tokenizer> Tokenizer::from_file(std::string_view content,
+                                                const std::string& where) {
+  if (!is_packed_tokenizer(content)) return from_json(Json::parse(content, where));
+  PackedTokenizer packed = read_packed_tokenizer(content, where);
+  return std::make_unique<FileTokenizer>(packed.config, std::move(packed.tables));
 }
 
 }  // namespace mlcb

@@ -1,4 +1,4 @@
-// Character properties and Unicode normalization form C.
+// Character properties and the Unicode normalization forms.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -68,8 +68,20 @@ bool unicode_is_word(uint32_t code);
 // (folding, character) for every character that simple case folding changes, ascending.
 std::vector<std::pair<uint32_t, uint32_t>> unicode_foldings();
 
-// Puts text in form C into *out and returns true, or returns false if it already is (then *out is
+// What the pre-tokenizers and normalizers of Hugging Face tokenizers mean by these words; they
+// follow other versions of Unicode than the categories above.
+bool unicode_is_numeric(uint32_t code);
+bool unicode_is_punctuation(uint32_t code);
+bool unicode_is_accent(uint32_t code);
+bool unicode_is_word_or_joiner(uint32_t code);  // \w of its added tokens and of Whitespace
+
+// Appends the small letters of a character.
+void unicode_append_lower(uint32_t code, std::string* out);
+
+enum class UnicodeForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
+
+// Puts text in a form into *out and returns true, or returns false if it already is (then *out is
 // untouched). Bytes that are not UTF-8 stay as they are.
-bool unicode_nfc(std::string_view text, std::string* out);
+bool unicode_normalize(UnicodeForm form, std::string_view text, std::string* out);
 
 }  // namespace mlcb

@@ -9,8 +9,8 @@ struct CodeRange {
   uint32_t first, last;  // inclusive
 };
 
-// first + i * stride, for i < count, folds to itself + delta.
-struct FoldRange {
+// first + i * stride, for i < count, becomes itself + delta.
+struct ShiftRange {
   uint32_t first;
   int32_t delta;
   uint16_t count;
@@ -23,6 +23,12 @@ struct CombiningRange {
   uint8_t combining_class;
 };
 
+// code becomes kCompatibleUnits[offset], and size - 1 that follow.
+struct CompatibleSequence {
+  uint32_t code;
+  uint16_t offset, size;
+};
+
 struct Decomposition {
   uint32_t code;
   uint32_t first, second;  // second is 0 for a singleton
@@ -32,8 +38,10 @@ extern const char kUnicodeVersion[];
 // First code << 5 | category for each run of equal categories, ascending.
 extern const uint32_t kCategories[];
 extern const size_t kCategoriesSize;
-extern const FoldRange kFolds[];
+extern const ShiftRange kFolds[];  // simple case folding
 extern const size_t kFoldsSize;
+extern const ShiftRange kLowers[];  // small letters, without U+0130, which becomes two
+extern const size_t kLowersSize;
 extern const CombiningRange kCombining[];
 extern const size_t kCombiningSize;
 // Characters that NFC may change, reorder or join to what stands before them.
@@ -45,5 +53,19 @@ extern const size_t kDecompositionsSize;
 // Indices into kDecompositions of the primary composites, ascending by (first, second).
 extern const uint16_t kCompositions[];
 extern const size_t kCompositionsSize;
+// Full compatibility decompositions, where they are not the canonical ones: into one character,
+// and into several.
+extern const ShiftRange kCompatibleChars[];
+extern const size_t kCompatibleCharsSize;
+extern const CompatibleSequence kCompatibleSequences[];
+extern const size_t kCompatibleSequencesSize;
+extern const uint16_t kCompatibleUnits[];
+extern const size_t kCompatibleUnitsSize;
+// Where the normalizer StripAccents and the pre-tokenizer Punctuation (beyond ASCII) differ from
+// the categories M and P.
+extern const CodeRange kMarkExceptions[];
+extern const size_t kMarkExceptionsSize;
+extern const CodeRange kPunctuationExceptions[];
+extern const size_t kPunctuationExceptionsSize;
 
 }  // namespace mlcb

@@ -1,0 +1,1 @@
+"""Mistral: Llama with a sliding window over all layers, or without one."""

@@ -1,0 +1,507 @@
+// From a RuleSet to an Automaton: drops what leads nowhere, makes each rule deterministic where
+// that does not make it much larger, and joins states that are equal.
+#include "grammar/automaton.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "grammar/grammar_error.h"
+
+namespace mlcb {
+namespace {
+
+constexpr size_t kMaxAutomatonStates = 500000;
+// Of the subset construction, over all rules; twice as many without sets.
+constexpr uint64_t kMaxSteps = 10000000;
+
+struct VectorHash {
+  size_t operator()(const std::vector<uint32_t>& values) const {
+    uint64_t hash = values.size();
+    for (const uint32_t value : values) hash = (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29);
+    return static_cast<size_t>(hash);
+  }
+};
+
+// Which rules can be finished from their start; with empty, without any byte.
+std::vector<char> finishable(const RuleSet& rules, bool empty) {
+  std::vector<char> result(rules.rules.size(), 0), reached(rules.states.size(), 0);
+  std::vector<std::vector<uint32_t>> waiting(rules.rules.size());
+  std::vector<uint32_t> work;
+  std::unordered_map<uint32_t, uint32_t> rule_of;  // by finish
+  auto reach = [&](uint32_t state) {
+    if (reached[state]) return;
+    reached[state] = 1;
+    work.push_back(state);
+  };
+  auto finish = [&](uint32_t rule) {
+    if (result[rule]) return;
+    result[rule] = 1;
+    for (const uint32_t state : waiting[rule]) reach(state);
+  };
+  for (uint32_t i = 0; i < rules.rules.size(); ++i) {
+    const GrammarRule& rule = rules.rules[i];
+    rule_of[rule.finish] = i;
+    reach(rule.start);
+    if (rule.counted && rule.min == 0) finish(i);
+  }
+  while (!work.empty()) {
+    const uint32_t state = work.back();
+    work.pop_back();
+    const auto found = rule_of.find(state);
+    if (found != rule_of.end()) finish(found->second);
+    for (uint32_t e = rules.states[state]; e != RuleSet::kNone; e = rules.edges[e].next) {
+      const RuleEdge& edge = rules.edges[e];
+      if (edge.kind == RuleEdge::kCall && !result[edge.value]) {
+        waiting[edge.value].push_back(edge.to);
+      } else if (edge.kind != RuleEdge::kBytes || !empty) {
+        reach(edge.to);
+      }
+    }
+  }
+  return result;
+}
+
+// Rules that root needs, over calls of rules that have a text.
+std::vector<char> reachable(const RuleSet& rules, uint32_t root, const std::vector<char>& useful) {
+  std::vector<char> used(rules.rules.size(), 0), seen(rules.states.size(), 0);
+  std::vector<uint32_t> work;
+  auto use = [&](uint32_t rule) {
+    if (used[rule]) return;
+    used[rule] = 1;
+    work.push_back(rules.rules[rule].start);
+  };
+  use(root);
+  while (!work.empty()) {
+    const uint32_t state = work.back();
+    work.pop_back();
+    if (seen[state]) continue;
+    seen[state] = 1;
+    for (uint32_t e = rules.states[state]; e != RuleSet::kNone; e = rules.edges[e].next) {
+      const RuleEdge& edge = rules.edges[e];
+      if (edge.kind == RuleEdge::kCall) {
+        if (!useful[edge.value]) continue;
+        use(edge.value);
+      }
+      work.push_back(edge.to);
+    }
+  }
+  return used;
+}
+
+// One state of a rule before it gets its place in the automaton.
+struct LocalState {
+  std::vector<ByteTransition> bytes;
+  std::vector<CallTransition> calls;
+  bool accepts = false;
+};
+
+class AutomatonBuilder {
+ public:
+  AutomatonBuilder(RuleSet* rules, uint32_t root) : rules_(*rules), root_(root) {}
+
+  Automaton build() {
+    useful_ = finishable(rules_, false);
+    if (!useful_[root_]) fail_grammar("no text at all fits the grammar");
+    nullable_ = finishable(rules_, true);
+    used_ = reachable(rules_, root_, useful_);
+    remove_left_recursion(&rules_, used_, &nullable_);
+    useful_.resize(rules_.rules.size(), 1);
+    used_ = reachable(rules_, root_, useful_);
+    number_rules();
+    find_byte_classes();
+    marks_.assign(rules_.states.size(), 0);
+    for (uint32_t rule = 0; rule < rules_.rules.size(); ++rule) {
+      if (used_[rule]) build_rule(rule);
+    }
+    set_ranks();
+    return std::move(out_);
+  }
+
+ private:
+  void number_rules() {
+    index_.assign(rules_.rules.size(), RuleSet::kNone);
+    for (uint32_t i = 0; i < rules_.rules.size(); ++i) {
+      if (!used_[i]) continue;
+      index_[i] = static_cast<uint32_t>(out_.rules.size());
+      AutomatonRule rule;
+      rule.counted = rules_.rules[i].counted;
+      rule.min = rules_.rules[i].min;
+      rule.max = rules_.rules[i].max;
+      out_.rules.push_back(rule);
+    }
+    out_.root = index_[root_];
+  }
+
+  void find_byte_classes() {
+    bool starts[257] = {true};
+    for (const RuleEdge& edge : rules_.edges) {
+      if (edge.kind != RuleEdge::kBytes) continue;
+      starts[edge.value & 255] = true;
+      starts[(edge.value >> 8) + 1] = true;
+    }
+    uint32_t current = 0;
+    for (uint32_t byte = 0; byte < 256; ++byte) {
+      if (starts[byte] && byte > 0) ++current;
+      if (out_.class_size[current]++ == 0) out_.class_first[current] = static_cast<uint8_t>(byte);
+      out_.class_of[byte] = static_cast<uint8_t>(current);
+    }
+    out_.class_count = current + 1;
+  }
+
+  // Adds to *set what can be reached without a byte; sorts it.
+  void close(std::vector<uint32_t>* set) {
+    ++mark_;
+    size_t kept = 0;
+    for (const uint32_t state : *set) {
+      if (marks_[state] != mark_) (*set)[kept++] = state;
+      marks_[state] = mark_;
+    }
+    set->resize(kept);
+    for (size_t i = 0; i < set->size(); ++i) {
+      for (uint32_t e = rules_.states[(*set)[i]]; e != RuleSet::kNone; e = rules_.edges[e].next) {
+        const RuleEdge& edge = rules_.edges[e];
+        const bool passes = edge.kind == RuleEdge::kEmpty ||
+                            (edge.kind == RuleEdge::kCall && nullable_[edge.value]);
+        if (!passes || marks_[edge.to] == mark_) continue;
+        marks_[edge.to] = mark_;
+        set->push_back(edge.to);
+      }
+    }
+    steps_ += set->size();
+    std::sort(set->begin(), set->end());
+  }
+
+  // Drops states of a closed set that have no transition: only finish counts.
+  void reduce(std::vector<uint32_t>* set, uint32_t finish) const {
+    set->erase(std::remove_if(set->begin(), set->end(),
+                              [&](uint32_t state) {
+                                if (state == finish) return false;
+                                for (uint32_t e = rules_.states[state]; e != RuleSet::kNone;
+                                     e = rules_.edges[e].next) {
+                                  if (rules_.edges[e].kind != RuleEdge::kEmpty) return false;
+                                }
+                                return true;
+                              }),
+               set->end());
+  }
+
+  void build_rule(uint32_t rule) {
+    size_t size = 0;
+    states_.clear();
+    // Twice as many states as the rule was written with, and some more, are worth determinism.
+    size = count_states(rule);
+    if (!subset_construction(rule, true, 2 * size + 64)) {
+      states_.clear();
+      subset_construction(rule, false, SIZE_MAX);
+    }
+    const GrammarRule& source = rules_.rules[rule];
+    if (source.counted) close_loop();
+    trim();
+    merge_equal();
+    place(rule);
+  }
+
+  size_t count_states(uint32_t rule) {
+    ++mark_;
+    std::vector<uint32_t> work = {rules_.rules[rule].start};
+    size_t count = 0;
+    while (!work.empty()) {
+      const uint32_t state = work.back();
+      work.pop_back();
+      if (marks_[state] == mark_) continue;
+      marks_[state] = mark_;
+      ++count;
+      for (uint32_t e = rules_.states[state]; e != RuleSet::kNone; e = rules_.edges[e].next) {
+        work.push_back(rules_.edges[e].to);
+      }
+    }
+    return count;
+  }
+
+  // With sets: the deterministic automaton; false beyond the limit. Else states keep apart what
+  // the same byte leads to.
+  bool subset_construction(uint32_t rule, bool sets, size_t limit) {
+    std::unordered_map<std::vector<uint32_t>, uint32_t, VectorHash> ids;
+    std::vector<const std::vector<uint32_t>*> found;  // keys of ids
+    const uint32_t finish = rules_.rules[rule].finish;
+    bool fits = true;
+    auto id_of = [&](std::vector<uint32_t> set) {
+      close(&set);
+      reduce(&set, finish);
+      const auto added = ids.emplace(std::move(set), static_cast<uint32_t>(found.size()));
+      if (added.second) {
+        found.push_back(&added.first->first);
+        if (found.size() > limit) fits = false;
+        if (found.size() + out_.states.size() > kMaxAutomatonStates) {
+          fail_grammar("the grammar is too large: more than " +
+                       std::to_string(kMaxAutomatonStates) + " states");
+        }
+      }
+      return added.first->second;
+    };
+    id_of({rules_.rules[rule].start});
+    std::vector<ByteTransition> edges;
+    std::vector<std::pair<uint32_t, uint32_t>> calls;
+    for (size_t i = 0; i < found.size() && fits; ++i) {
+      if (sets && steps_ > kMaxSteps) return false;
+      if (steps_ > 2 * kMaxSteps) {
+        fail_grammar("the grammar is too large: its rules take too many steps to prepare");
+      }
+      edges.clear();
+      calls.clear();
+      LocalState local;
+      for (const uint32_t state : *found[i]) {
+        if (state == finish) local.accepts = true;
+        for (uint32_t e = rules_.states[state]; e != RuleSet::kNone; e = rules_.edges[e].next) {
+          const RuleEdge& edge = rules_.edges[e];
+          if (edge.kind == RuleEdge::kBytes) {
+            edges.push_back({out_.class_of[edge.value & 255], out_.class_of[edge.value >> 8],
+                             edge.to});
+          } else if (edge.kind == RuleEdge::kCall && useful_[edge.value]) {
+            calls.emplace_back(index_[edge.value], edge.to);
+          }
+        }
+      }
+      if (sets) {
+        add_byte_sets(edges, &local, id_of);
+      } else {
+        for (const ByteTransition& edge : edges) {
+          local.bytes.push_back({edge.first, edge.last, id_of({edge.to})});
+        }
+      }
+      std::sort(calls.begin(), calls.end());
+      for (size_t from = 0; from < calls.size();) {
+        size_t to = from;
+        std::vector<uint32_t> targets;
+        for (; to < calls.size() && calls[to].first == calls[from].first; ++to) {
+          targets.push_back(calls[to].second);
+          if (!sets) break;
+        }
+        if (!sets) ++to;
+        local.calls.push_back({calls[from].first, id_of(std::move(targets))});
+        from = to;
+      }
+      states_.push_back(std::move(local));
+    }
+    return fits;
+  }
+
+  template <typename IdOf>
+  void add_byte_sets(const std::vector<ByteTransition>& edges, LocalState* local,
+                     const IdOf& id_of) {
+    std::vector<uint32_t> cuts;
+    for (const ByteTransition& edge : edges) {
+      cuts.push_back(edge.first);
+      cuts.push_back(edge.last + 1);
+    }
+    std::sort(cuts.begin(), cuts.end());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+      std::vector<uint32_t> targets;
+      for (const ByteTransition& edge : edges) {
+        if (edge.first <= cuts[i] && cuts[i] <= edge.last) targets.push_back(edge.to);
+      }
+      steps_ += edges.size();
+      if (targets.empty()) continue;
+      const uint32_t to = id_of(std::move(targets));
+      if (!local->bytes.empty() && local->bytes.back().to == to &&
+          local->bytes.back().last + 1 == cuts[i]) {
+        local->bytes.back().last = cuts[i + 1] - 1;
+      } else {
+        local->bytes.push_back({cuts[i], cuts[i + 1] - 1, to});
+      }
+    }
+  }
+
+  // A counted rule's finish is its start, one further.
+  void close_loop() {
+    for (LocalState& state : states_) {
+      for (ByteTransition& edge : state.bytes) {
+        if (states_[edge.to].accepts) edge.to = 0;
+      }
+      for (CallTransition& call : state.calls) {
+        if (states_[call.to].accepts) call.to = 0;
+      }
+    }
+    for (LocalState& state : states_) state.accepts = false;
+    states_[0].accepts = true;
+  }
+
+  // Drops transitions to states from which the end cannot be reached.
+  void trim() {
+    const size_t count = states_.size();
+    std::vector<std::vector<uint32_t>> sources(count);
+    for (uint32_t i = 0; i < count; ++i) {
+      for (const ByteTransition& edge : states_[i].bytes) sources[edge.to].push_back(i);
+      for (const CallTransition& call : states_[i].calls) sources[call.to].push_back(i);
+    }
+    std::vector<char> alive(count, 0);
+    std::vector<uint32_t> work;
+    for (uint32_t i = 0; i < count; ++i) {
+      if (states_[i].accepts) work.push_back(i);
+    }
+    while (!work.empty()) {
+      const uint32_t state = work.back();
+      work.pop_back();
+      if (alive[state]) continue;
+      alive[state] = 1;
+      work.insert(work.end(), sources[state].begin(), sources[state].end());
+    }
+    for (LocalState& state : states_) {
+      auto& bytes = state.bytes;
+      bytes.erase(std::remove_if(bytes.begin(), bytes.end(),
+                                 [&](const ByteTransition& edge) { return !alive[edge.to]; }),
+                  bytes.end());
+      auto& calls = state.calls;
+      calls.erase(std::remove_if(calls.begin(), calls.end(),
+                                 [&](const CallTransition& call) { return !alive[call.to]; }),
+                  calls.end());
+    }
+  }
+
+  // Joins states with the same transitions, from the ends of the rule towards its start. A
+  // transition to the state itself counts as equal to the other's to itself.
+  void merge_equal() {
+    std::vector<uint32_t> order, same(states_.size());
+    for (uint32_t i = 0; i < same.size(); ++i) same[i] = i;
+    post_order(&order);
+    for (int round = 0; round < 3; ++round) {
+      std::unordered_map<std::vector<uint32_t>, uint32_t, VectorHash> known;
+      bool changed = false;
+      for (const uint32_t state : order) {
+        if (same[state] != state) continue;
+        LocalState& local = states_[state];
+        std::vector<uint32_t> key = {local.accepts};
+        auto target = [&](uint32_t* to) {
+          *to = same[*to];
+          return *to == state ? RuleSet::kNone : *to;
+        };
+        for (ByteTransition& edge : local.bytes) {
+          const uint32_t to = target(&edge.to);
+          key.insert(key.end(), {edge.first, edge.last, to});
+        }
+        key.push_back(RuleSet::kNone);
+        for (CallTransition& call : local.calls) {
+          const uint32_t to = target(&call.to);
+          key.insert(key.end(), {call.rule, to});
+        }
+        const auto added = known.emplace(std::move(key), state);
+        if (added.second || state == 0) continue;
+        if (added.first->second == 0) continue;  // the start stays what it is
+        same[state] = added.first->second;
+        changed = true;
+      }
+      if (!changed) break;
+    }
+    for (LocalState& state : states_) {
+      for (ByteTransition& edge : state.bytes) edge.to = same[edge.to];
+      for (CallTransition& call : state.calls) call.to = same[call.to];
+    }
+  }
+
+  void post_order(std::vector<uint32_t>* order) const {
+    std::vector<char> seen(states_.size(), 0);
+    std::vector<std::pair<uint32_t, size_t>> stack = {{0, 0}};
+    seen[0] = 1;
+    while (!stack.empty()) {
+      const uint32_t state = stack.back().first;
+      const LocalState& local = states_[state];
+      const size_t next = stack.back().second++;
+      uint32_t to = RuleSet::kNone;
+      if (next < local.bytes.size()) {
+        to = local.bytes[next].to;
+      } else if (next - local.bytes.size() < local.calls.size()) {
+        to = local.calls[next - local.bytes.size()].to;
+      } else {
+        order->push_back(state);
+        stack.pop_back();
+        continue;
+      }
+      if (seen[to]) continue;
+      seen[to] = 1;
+      stack.emplace_back(to, 0);
+    }
+  }
+
+  // Appends the states that can be reached to the automaton.
+  void place(uint32_t rule) {
+    std::vector<uint32_t> order;
+    post_order(&order);
+    std::reverse(order.begin(), order.end());
+    std::vector<uint32_t> place(states_.size(), RuleSet::kNone);
+    const uint32_t base = static_cast<uint32_t>(out_.states.size());
+    for (uint32_t i = 0; i < order.size(); ++i) place[order[i]] = base + i;
+    for (const uint32_t id : order) {
+      const LocalState& local = states_[id];
+      AutomatonState state;
+      state.rule = index_[rule];
+      state.accepts = local.accepts;
+      state.head = rules_.rules[rule].counted && id == 0;
+      state.bytes_begin = static_cast<uint32_t>(out_.bytes.size());
+      for (const ByteTransition& edge : local.bytes) {
+        out_.bytes.push_back({edge.first, edge.last, place[edge.to]});
+      }
+      state.bytes_end = static_cast<uint32_t>(out_.bytes.size());
+      state.calls_begin = static_cast<uint32_t>(out_.calls.size());
+      for (const CallTransition& call : local.calls) {
+        out_.calls.push_back({call.rule, place[call.to]});
+      }
+      state.calls_end = static_cast<uint32_t>(out_.calls.size());
+      out_.states.push_back(state);
+    }
+    out_.rules[index_[rule]].start = place[0];
+    // A count of what may be empty is reached at once.
+    if (rules_.rules[rule].counted && nullable_[rule]) out_.rules[index_[rule]].min = 0;
+  }
+
+  // Orders the rules so that one comes before those that its start calls.
+  void set_ranks() {
+    const size_t count = out_.rules.size();
+    std::vector<uint8_t> seen(count, 0);
+    uint32_t rank = static_cast<uint32_t>(count);
+    for (uint32_t root = 0; root < count; ++root) {
+      if (seen[root]) continue;
+      seen[root] = 1;
+      std::vector<std::pair<uint32_t, uint32_t>> stack = {{root, first_call(root)}};
+      while (!stack.empty()) {
+        const uint32_t rule = stack.back().first;
+        const AutomatonState& start = out_.states[out_.rules[rule].start];
+        if (stack.back().second == start.calls_end) {
+          out_.rules[rule].rank = --rank;
+          seen[rule] = 2;
+          stack.pop_back();
+          continue;
+        }
+        const uint32_t called = out_.calls[stack.back().second++].rule;
+        if (seen[called] == 1) {
+          fail_grammar("a rule calls itself before it takes any text, in a counted repetition");
+        }
+        if (seen[called] == 0) {
+          seen[called] = 1;
+          stack.emplace_back(called, first_call(called));
+        }
+      }
+    }
+  }
+  uint32_t first_call(uint32_t rule) const {
+    return out_.states[out_.rules[rule].start].calls_begin;
+  }
+
+  RuleSet& rules_;
+  uint32_t root_;
+  std::vector<char> useful_, nullable_, used_;
+  std::vector<uint32_t> index_;  // of a rule in the automaton
+  std::vector<uint32_t> marks_;
+  uint32_t mark_ = 0;
+  uint64_t steps_ = 0;
+  std::vector<LocalState> states_;
+  Automaton out_;
+};
+
+}  // namespace
+
+Automaton build_automaton(RuleSet* rules, uint32_t root) {
+  return AutomatonBuilder(rules, root).build();
+}
+
+}  // namespace mlcb

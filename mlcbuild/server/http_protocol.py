@@ -1,0 +1,79 @@
+"""uvicorn's HTTP/1.1 protocol with two changes: slow headers end, bad HTTP gets OpenAI's error."""
+
+from __future__ import annotations
+
+import asyncio
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from mlcbuild.server.api_error import ApiError
+
+
+def http_protocol(header_seconds: float) -> type[asyncio.Protocol]:
+    """The protocol class for uvicorn's ``http`` option.
+
+    A connection whose first request's headers are not there after ``header_seconds`` is closed;
+    later ones have uvicorn's keep-alive time to begin.
+    """
+
+    class Protocol(H11Protocol):
+        """One connection."""
+
+        _patience: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._patience = self.loop.call_later(header_seconds, self._give_up)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._patience is not None:
+                self._patience.cancel()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._patience is not None and self.cycle is not None:
+                self._patience.cancel()
+                self._patience = None
+
+        def _give_up(self) -> None:
+            if self.cycle is None and not self.transport.is_closing():
+                self.transport.close()
+
+        def send_400_response(self, msg: str) -> None:
+            """Answers what is not HTTP, if an answer can still be given."""
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                error = ApiError(400, "this is not a valid HTTP/1.1 request", code="invalid_http")
+                response = error.response()
+                body = bytes(response.body)
+                headers = [*response.raw_headers, (b"connection", b"close")]
+                for event in (
+                    h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+                    h11.Data(data=body),
+                    h11.EndOfMessage(),
+                ):
+                    self.transport.write(self.conn.send(event) or b"")
+            self.transport.close()
+
+    return Protocol
+
+
+def make_config(app: object, header_seconds: float, grace_seconds: float) -> Config:
+    """The configuration of uvicorn: HTTP/1.1 only, no logging set-up of its own."""
+    return Config(
+        app,  # type: ignore[arg-type]
+        loop="asyncio",
+        http=http_protocol(header_seconds),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=60,
+        # Ours comes first: it tells clients why. uvicorn's is for what does not listen.
+        timeout_graceful_shutdown=int(grace_seconds) + 5,
+    )

@@ -1,0 +1,163 @@
+"""A server's life: sockets, loading, signals, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+from uvicorn import Server
+from uvicorn.config import Config
+
+from mlcbuild.errors import NetworkError, UsageError
+from mlcbuild.server.app import create_app
+from mlcbuild.server.backend import Backend
+from mlcbuild.server.http_protocol import make_config
+from mlcbuild.server.request_log import LogWriter
+from mlcbuild.server.service import Service
+
+Engine = TypeVar("Engine", bound=Backend)
+
+_BACKLOG = 1024
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def open_sockets(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets for every address of ``host``; port 0 takes a free one.
+
+    Raises ``NetworkError`` if the port is taken or may not be used, ``UsageError`` for a host that
+    is no address of this machine.
+    """
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (socket.gaierror, UnicodeError) as error:
+        raise UsageError(
+            f"{host} is no host name or address", why=str(error), hint="see --host"
+        ) from None
+    sockets: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in dict.fromkeys(found):
+            opened = socket.socket(family, socket.SOCK_STREAM)
+            sockets.append(opened)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            opened.bind((address[0], port, *address[2:]))
+            opened.listen(_BACKLOG)
+            opened.setblocking(False)
+            port = opened.getsockname()[1]
+    except OSError as error:
+        for opened in sockets:
+            opened.close()
+        raise _explain_bind(error, host, port) from None
+    return sockets
+
+
+def _explain_bind(error: OSError, host: str, port: int) -> NetworkError | UsageError:
+    where = f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return NetworkError(
+            "the port is in use",
+            where=where,
+            why="another program listens there, maybe another mlcbuild serve",
+            hint="stop it, or choose another with --port; --port 0 takes a free one",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return NetworkError(
+            "this user may not use the port",
+            where=where,
+            hint="choose a --port from 1024 up",
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return UsageError("this machine does not have the address", where=where, hint="see --host")
+    return NetworkError("cannot listen", where=where, why=error.strerror or str(error))
+
+
+class _GracefulServer(Server):
+    """A server of uvicorn with an end of ours: requests get time, then a reason; no exit code."""
+
+    def __init__(self, config: Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals end the server while it runs; unlike uvicorn's, they end nothing after it."""
+        previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        del number, frame
+        loop = self._loop
+        if self.should_exit:  # for the second time: do not wait
+            loop.call_soon_threadsafe(self._service.cut_off.set)
+        self.should_exit = True
+        self._service.close()
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Runs until a signal comes."""
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Waits for running requests for the grace period, then cuts them off."""
+        self._service.close()
+        cut = self._loop.call_later(self._service.options.grace_seconds, self._service.cut_off.set)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            cut.cancel()
+
+
+async def run_server(
+    service: Service,
+    sockets: list[socket.socket],
+    load: Callable[[], Awaitable[Engine]],
+    *,
+    write_log: LogWriter | None = None,
+    on_ready: Callable[[Engine], None] | None = None,
+) -> None:
+    """Serves until SIGINT or SIGTERM, closing the engine at the end.
+
+    Connections are taken at once and get 503 until ``load`` has made the engine; ``on_ready`` is
+    called then. An error of ``load`` ends the server and is raised.
+    """
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # our own log tells more
+    app = create_app(service, write_log)
+    options = service.options
+    config = make_config(app, options.body_seconds, options.grace_seconds)
+    server = _GracefulServer(config, service)
+    loading = asyncio.ensure_future(load())
+
+    def loaded(task: asyncio.Future[Engine]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            server.should_exit = True
+            return
+        service.ready(task.result())
+        if on_ready is not None and not server.should_exit:
+            on_ready(task.result())
+
+    loading.add_done_callback(loaded)
+    try:
+        await server.serve(sockets)
+    finally:
+        for opened in sockets:
+            opened.close()
+        if not loading.done():
+            loading.cancel()
+        (result,) = await asyncio.gather(loading, return_exceptions=True)
+        if not isinstance(result, BaseException):
+            await result.close()
+    if isinstance(result, Exception):
+        raise result
