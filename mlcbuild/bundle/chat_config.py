@@ -1,4 +1,4 @@
-"""chat.json: a model's chat template as data, checked against the template itself."""
+"""chat.json: a model's chat template and what the runtime must know beside it."""
 
 from __future__ import annotations
 
@@ -6,70 +6,61 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mlcbuild.bundle.chat_probe import ROLES, ChatForm, Turn, probe, refuse
-from mlcbuild.bundle.jinja_template import PINNED_DATE, JinjaTemplate, TemplateRefusal
+from mlcbuild.bundle.chat_reference import ChatReference
+from mlcbuild.bundle.chat_traits import (
+    REASONING_MARKERS,
+    TOOL_MARKERS,
+    ChatTraits,
+    find_traits,
+)
+from mlcbuild.bundle.conversations import conversations
+from mlcbuild.bundle.jinja_template import JinjaTemplate, TemplateRefusal
 from mlcbuild.bundle.manifest import CHAT_VERSION
-from mlcbuild.bundle.messages import Message
 from mlcbuild.bundle.tokenizer_kind import check_kind
 from mlcbuild.core import canonical_json
 from mlcbuild.errors import SourceError
 
-_TOKEN_KEYS = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """A conversation that the derived form must render exactly as the template does."""
-
-    name: str
-    messages: tuple[Message, ...]
-
-    @property
-    def has_system(self) -> bool:
-        """Whether it starts with a system message."""
-        return self.messages[0]["role"] == "system"
+# Keys of generation_config.json that say how the model's makers sample.
+_SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
 class ChatConfig:
     """The content of chat.json.
 
-    ``form`` is None for a model without a chat template. ``notes`` are for the manifest: what a
-    user should know that chat.json does not say.
+    ``reference`` and ``traits`` are None for a model without a chat template. ``notes`` are for the
+    manifest: what a user should know that chat.json does not say.
     """
 
-    form: ChatForm | None
-    family: str | None
+    reference: ChatReference | None
+    traits: ChatTraits | None
+    tokens: Mapping[str, str]
     stop_token_ids: tuple[int, ...]
     stop_strings: tuple[str, ...]
     add_bos_token_id: int | None
+    kept_special_tokens: tuple[int, ...] = ()
+    sampling: Mapping[str, float] | None = None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """The record of docs/formats.md."""
-        form = self.form or ChatForm("", None, {}, "", False)
+        reference, traits = self.reference, self.traits
+        tool_template = None if reference is None else reference.tool_template
         return {
             "chat_version": CHAT_VERSION,
-            "family": self.family,
-            "bos": form.bos,
-            "default_system": form.default_system,
-            "roles": {
-                role: {"prefix": turn.prefix, "suffix": turn.suffix}
-                for role, turn in form.roles.items()
-            },
-            "generation_prompt": form.generation_prompt,
-            "trim_content": form.trim_content,
+            "template": None if reference is None else reference.template.source,
+            "tool_template": None if tool_template is None else tool_template.source,
+            "tokens": dict(self.tokens),
+            "content_style": "any" if traits is None else traits.style.content,
+            "arguments_style": "any" if traits is None else traits.style.arguments,
+            "takes_tools": False if traits is None else traits.takes_tools,
+            "tool_format": None if traits is None else traits.tool_format,
+            "reasoning_format": None if traits is None else traits.reasoning_format,
             "stop_token_ids": list(self.stop_token_ids),
             "stop_strings": list(self.stop_strings),
+            "kept_special_tokens": list(self.kept_special_tokens),
             "add_bos_token_id": self.add_bos_token_id,
+            "sampling": None if self.sampling is None else dict(self.sampling),
         }
 
     def to_bytes(self) -> bytes:
@@ -88,32 +79,31 @@ def derive_chat_config(
     """Everything that chat.json says, from a model's decoded Hugging Face files.
 
     ``tokenizer`` is tokenizer.json; ``chat_template`` the text of chat_template.jinja, which goes
-    before the one in ``tokenizer_config``. Raises ``SourceError`` if the template has no
-    prefix/suffix form, naming the conversation and the first difference, or if a stop token is
-    unknown.
+    before the one in ``tokenizer_config``. Raises ``SourceError`` if the template does not compile
+    or renders no conversation at all, or if a stop token is unknown.
     """
     check_kind(tokenizer)
     tokens = special_tokens(tokenizer_config)
-    ids = {str(token["content"]): int(token["id"]) for token in tokenizer.get("added_tokens", [])}
+    added = [
+        (str(token["content"]), int(token["id"]), bool(token.get("special")))
+        for token in tokenizer.get("added_tokens", [])
+    ]
+    ids = {content: number for content, number, _ in added}
     notes: list[str] = []
-    form = None
-    template = load_template(tokenizer_config, chat_template)
-    if template is None:
+    traits = None
+    reference = load_reference(tokenizer_config, chat_template)
+    if reference is None:
         notes.append("the model has no chat template: prompts are raw text")
     else:
-        form = probe(template, tokens.get("bos_token"))
-        check_form(form, template)
-        notes += form.notes
-        if template.uses_date:
-            notes.append(
-                "the chat template asks for today's date; the bundle always says "
-                f"{PINNED_DATE:%Y-%m-%d}"
-            )
+        _check_renders(reference.template)
+        traits = find_traits(reference.template, reference.tool_template)
+        reference = ChatReference(reference.template, reference.tool_template, traits.style)
+        notes += _template_notes(reference, traits)
     stop_ids = _configured_stop_ids(generation_config, model_config)
     stop_ids |= _token_ids(tokens.get("eos_token"), tokenizer, ids)
     stop_strings: tuple[str, ...] = ()
-    if form is not None:
-        end_ids, stop_strings = end_of_turn(form, ids)
+    if traits is not None and traits.turn_end is not None:
+        end_ids, stop_strings = end_of_turn(traits.turn_end, ids)
         stop_ids |= end_ids
     if not stop_ids and not stop_strings:
         raise SourceError(
@@ -125,29 +115,100 @@ def derive_chat_config(
     bos_id, bos_note = raw_bos_token_id(tokenizer, tokenizer_config, tokens, ids)
     if bos_note:
         notes.append(bos_note)
+    markers = _markers(traits)
     return ChatConfig(
-        form=form,
-        family=None if form is None else chat_family(form),
+        reference=reference,
+        traits=traits,
+        tokens=tokens,
         stop_token_ids=tuple(sorted(stop_ids)),
         stop_strings=stop_strings,
         add_bos_token_id=bos_id,
+        kept_special_tokens=tuple(
+            number for content, number, special in added if special and content in markers
+        ),
+        sampling=sampling_defaults(generation_config),
         notes=tuple(notes),
     )
 
 
-def load_template(
+def _markers(traits: ChatTraits | None) -> set[str]:
+    """The markers of the model's conventions."""
+    if traits is None:
+        return set()
+    return {
+        *TOOL_MARKERS.get(traits.tool_format or "", ()),
+        *REASONING_MARKERS.get(traits.reasoning_format or "", ()),
+    }
+
+
+def _check_renders(template: JinjaTemplate) -> None:
+    """Raises ``SourceError`` if the template renders none of the conversations."""
+    first: TemplateRefusal | None = None
+    for conversation in conversations():
+        try:
+            template.render(conversation.messages, True, tools=conversation.tools)
+            return
+        except TemplateRefusal as error:
+            first = first or error
+    raise SourceError(
+        "the chat template renders no conversation",
+        where="chat template",
+        why=str(first),
+        hint="the model's tokenizer_config.json or chat_template.jinja is damaged",
+    )
+
+
+def _template_notes(reference: ChatReference, traits: ChatTraits) -> list[str]:
+    notes: list[str] = []
+    if reference.template.uses_date:
+        notes.append("the chat template tells today's date")
+    if not traits.takes_tools:
+        notes.append("the chat template has no place for tools")
+    elif traits.tool_format is None:
+        notes.append(
+            "tools can be given to the model, but how it writes calls is not known to the runtime: "
+            "calls stay in the text"
+        )
+    return notes
+
+
+def sampling_defaults(generation_config: Mapping[str, Any] | None) -> dict[str, float] | None:
+    """How the model's makers sample (generation_config.json), or None if it does not say."""
+    config = generation_config or {}
+    found: dict[str, float] = {}
+    for key in _SAMPLING_KEYS:
+        value = config.get(key)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            found[key] = value
+    if config.get("do_sample") is False:
+        found["temperature"] = 0.0
+    return found or None
+
+
+def load_reference(
     tokenizer_config: Mapping[str, Any], chat_template: str | None = None
-) -> JinjaTemplate | None:
-    """A model's compiled chat template, or None; arguments as for ``derive_chat_config``."""
-    source = chat_template if chat_template is not None else _embedded_template(tokenizer_config)
-    return None if source is None else JinjaTemplate(source, special_tokens(tokenizer_config))
+) -> ChatReference | None:
+    """A model's compiled chat templates, or None; arguments as for ``derive_chat_config``.
+
+    Of several named templates, as in transformers, the one called default is used, and the one
+    called tool_use where there are tools. The style of messages is left open.
+    """
+    sources = [chat_template, None] if chat_template is not None else _embedded(tokenizer_config)
+    tokens = special_tokens(tokenizer_config)
+    template, tool_template = (
+        None if source is None else JinjaTemplate(source, tokens) for source in sources
+    )
+    return None if template is None else ChatReference(template, tool_template)
 
 
 def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
     """The named special tokens; each is a string or an added-token record with ``content``."""
+    extra = tokenizer_config.get("extra_special_tokens")
+    named = {**tokenizer_config, **(extra if isinstance(extra, Mapping) else {})}
     tokens: dict[str, str] = {}
-    for key in _TOKEN_KEYS:
-        value = tokenizer_config.get(key)
+    for key, value in sorted(named.items()):
+        if not key.endswith("_token"):
+            continue
         if isinstance(value, Mapping):
             value = value.get("content")
         if isinstance(value, str):
@@ -155,29 +216,20 @@ def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _embedded_template(tokenizer_config: Mapping[str, Any]) -> str | None:
+def _embedded(tokenizer_config: Mapping[str, Any]) -> list[str | None]:
+    """[the template, the one for tools] of tokenizer_config.json."""
     value = tokenizer_config.get("chat_template")
-    if isinstance(value, list):  # named templates: [{"name": ..., "template": ...}]
-        named = {item.get("name"): item.get("template") for item in value}
-        value = named.get("default")
-        if value is None:
-            raise SourceError(
-                "the model has several chat templates and none is called default",
-                where="tokenizer_config.json",
-                why=f"names: {', '.join(sorted(str(name) for name in named))}",
-                hint="put the one to use into chat_template.jinja",
-            )
-    return value if isinstance(value, str) else None
-
-
-def chat_family(form: ChatForm) -> str | None:
-    """A label for well-known forms; nothing depends on it."""
-    prefix = form.roles["user"].prefix
-    if prefix == "<|im_start|>user\n":
-        return "chatml"
-    if prefix == "<|start_header_id|>user<|end_header_id|>\n\n":
-        return "llama3"
-    return None
+    if not isinstance(value, list):
+        return [value if isinstance(value, str) else None, None]
+    named = {item.get("name"): item.get("template") for item in value}
+    if named.get("default") is None:
+        raise SourceError(
+            "the model has several chat templates and none is called default",
+            where="tokenizer_config.json",
+            why=f"names: {', '.join(sorted(str(name) for name in named))}",
+            hint="put the one to use into chat_template.jinja",
+        )
+    return [named["default"], named.get("tool_use")]
 
 
 def _configured_stop_ids(*configs: Mapping[str, Any] | None) -> set[int]:
@@ -206,18 +258,18 @@ def _token_ids(
     )
 
 
-def end_of_turn(form: ChatForm, added: Mapping[str, int]) -> tuple[set[int], tuple[str, ...]]:
+def end_of_turn(turn_end: str, added: Mapping[str, int]) -> tuple[set[int], tuple[str, ...]]:
     """What ends the assistant's turn: (token ids, stop strings).
 
-    The id of the first added token in its suffix; the suffix as a stop string if there is none.
+    The id of the first added token in the text behind its content; that text as a stop string if
+    there is none.
     """
-    suffix = form.roles["assistant"].suffix
-    found = [(suffix.find(token), -len(token), token) for token in added if token in suffix]
+    found = [(turn_end.find(token), -len(token), token) for token in added if token in turn_end]
     if found:
         position, _, token = min(found)
-        before = suffix[:position].strip()
+        before = turn_end[:position].strip()
         return {added[token]}, (before,) if before else ()
-    text = suffix.strip()
+    text = turn_end.strip()
     return set(), (text,) if text else ()
 
 
@@ -273,91 +325,3 @@ def _processors(processor: object) -> Iterable[Mapping[str, Any]]:
             yield from _processors(inner)
     else:
         yield processor
-
-
-def check_form(form: ChatForm, template: JinjaTemplate) -> None:
-    """Compares the form with the template on ``conversations()``, generation prompt on and off.
-
-    Raises ``SourceError`` naming the first mismatch.
-    """
-    for conversation in conversations():
-        if any(message["role"] not in form.roles for message in conversation.messages):
-            continue
-        for add_generation_prompt in (True, False):
-            try:
-                expected = template.render(conversation.messages, add_generation_prompt)
-            except TemplateRefusal as error:
-                raise refuse(f"conversation {conversation.name!r}: {error}") from None
-            found = form.render(conversation.messages, add_generation_prompt or form.always_opens)
-            if found != expected:
-                which = "with" if add_generation_prompt else "without"
-                raise refuse(
-                    f"conversation {conversation.name!r}, {which} generation prompt: "
-                    f"{first_difference(expected, found, 'the derived form')}"
-                )
-
-
-def first_difference(expected: str, found: str, other: str) -> str:
-    """Where the template's text and that of ``other`` part, with a little of what follows."""
-    at = next(
-        (i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b),
-        min(len(expected), len(found)),
-    )
-    return (
-        f"at character {at} the template says {expected[at : at + 40]!r}, "
-        f"{other} {found[at : at + 40]!r}"
-    )
-
-
-def conversations() -> tuple[Conversation, ...]:
-    """The conversations on which the derived form is compared with the template."""
-    contents = {
-        "plain": ("What is the capital of France?", "Paris.", "And of Italy?"),
-        "white space": ("  two spaces \n", "\n\ttabbed answer\t\n", " \r\n windows \r\n"),
-        "unicode": ("Grüße, 世界! 👩‍👩‍👧 \u00a0", "नमस्ते — e\u0301", "\u2003wide\u2003 שלום"),
-        "template text": (
-            "{{ messages }} {% if x %}{# no #}",
-            "<|im_end|>\n<|im_start|>user\n<|eot_id|></s>",
-            "[INST] {{ bos_token }} &lt;b&gt; \\n",
-        ),
-        "thoughts": ("Think first.", "<think>\nhm\n</think>\n\nDone.", "<tool_response>1"),
-        "empty": ("", "", ""),
-    }
-    result: list[Conversation] = []
-    for name, (first, answer, second) in contents.items():
-        turns = (
-            _turn("user", first),
-            _turn("assistant", answer),
-            _turn("user", second),
-            _turn("assistant", answer + first),
-        )
-        for count in (1, 2, 3, 4):
-            plural = "s" if count > 1 else ""
-            result.append(Conversation(f"{name}, {count} message{plural}", turns[:count]))
-            for system in ("You are terse.", f" {first}\n{second} ", ""):
-                result.append(
-                    Conversation(
-                        f"{name}, {count} message{plural} after the system message {system!r}",
-                        (_turn("system", system), *turns[:count]),
-                    )
-                )
-    return tuple(result)
-
-
-def _turn(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
-
-
-def form_from_json(chat: Mapping[str, Any]) -> ChatForm:
-    """The form that a chat.json holds."""
-    return ChatForm(
-        bos=chat["bos"],
-        default_system=chat["default_system"],
-        roles={
-            role: Turn(chat["roles"][role]["prefix"], chat["roles"][role]["suffix"])
-            for role in ROLES
-            if role in chat["roles"]
-        },
-        generation_prompt=chat["generation_prompt"],
-        trim_content=chat["trim_content"],
-    )

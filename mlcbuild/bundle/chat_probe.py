@@ -1,10 +1,16 @@
-"""Finds the prefix/suffix form of a Jinja chat template by rendering conversations of sentinels."""
+"""Finds the prefix/suffix form of a Jinja chat template by rendering conversations of sentinels.
+
+A bundle does not need one: its runtime renders the template itself. Other runtimes, which have no
+Jinja, can do with such a form.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mlcbuild.bundle.chat_reference import first_difference
+from mlcbuild.bundle.conversations import plain_conversations
 from mlcbuild.bundle.jinja_template import JinjaTemplate, TemplateRefusal
 from mlcbuild.bundle.messages import Message
 from mlcbuild.errors import SourceError
@@ -41,7 +47,7 @@ class ChatForm:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
-        """The conversation as text, as the bundle's runtime renders it.
+        """The conversation as text.
 
         ``KeyError`` on a role that the form lacks.
         """
@@ -65,8 +71,7 @@ def refuse(why: str) -> SourceError:
         "the model's chat template cannot be expressed as prefixes and suffixes",
         where="chat template",
         why=why,
-        hint="the bundle's runtime has no Jinja: give the model a simpler template "
-        "(chat_template.jinja beside its weights)",
+        hint="only a runtime that renders the template itself can use this model in a chat",
     )
 
 
@@ -95,6 +100,39 @@ def _without_suffix(text: str, suffix: str, what: str) -> str:
     if not text.endswith(suffix):
         raise refuse(f"{what}: {text!r} does not end with {suffix!r}")
     return text[: len(text) - len(suffix)]
+
+
+def derive_form(template: JinjaTemplate, bos_token: str | None) -> ChatForm:
+    """The form of a template, checked against it on conversations of users and assistants.
+
+    Raises ``SourceError`` if the template has no such form, naming the conversation and the first
+    difference.
+    """
+    form = probe(template, bos_token)
+    check_form(form, template)
+    return form
+
+
+def check_form(form: ChatForm, template: JinjaTemplate) -> None:
+    """Compares the form with the template, generation prompt on and off.
+
+    Raises ``SourceError`` naming the first mismatch.
+    """
+    for conversation in plain_conversations():
+        if any(message["role"] not in form.roles for message in conversation.messages):
+            continue
+        for add_generation_prompt in (True, False):
+            try:
+                expected = template.render(conversation.messages, add_generation_prompt)
+            except TemplateRefusal as error:
+                raise refuse(f"conversation {conversation.name!r}: {error}") from None
+            found = form.render(conversation.messages, add_generation_prompt or form.always_opens)
+            if found != expected:
+                which = "with" if add_generation_prompt else "without"
+                raise refuse(
+                    f"conversation {conversation.name!r}, {which} generation prompt: "
+                    f"{first_difference(expected, found, 'the derived form')}"
+                )
 
 
 def probe(template: JinjaTemplate, bos_token: str | None) -> ChatForm:
@@ -135,8 +173,7 @@ def probe(template: JinjaTemplate, bos_token: str | None) -> ChatForm:
         )
         user_suffix = _without_suffix(after_user, generation_prompt, "the end of a user message")
         notes.append(
-            "the chat template always opens the assistant's turn; "
-            "the bundle does so only when asked"
+            "the chat template always opens the assistant's turn; this form does so only when asked"
         )
     else:
         generation_prompt = _without_prefix(opened, closed, "the generation prompt")

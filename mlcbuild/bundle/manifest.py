@@ -19,7 +19,7 @@ BUNDLE_VERSION = 1
 ABI_VERSION = 2
 PLAN_VERSION = 1
 PARAMS_VERSION = 1
-CHAT_VERSION = 1
+CHAT_VERSION = 2
 GOLDEN_VERSION = 1
 
 _VERSIONS = {
@@ -126,7 +126,8 @@ class MemoryPlan(_Record):
     """Bytes.
 
     ``kv_bytes``: the KV cache when every sequence fills its context, or what its sliding window
-    keeps of it; ``arena_bytes``: scratch of the most demanding variant; ``total_bytes``: weights + kv + arena.
+    keeps of it; ``arena_bytes``: scratch of the most demanding variant; ``total_bytes``: weights +
+    kv + arena.
     """
 
     weights_bytes: Count

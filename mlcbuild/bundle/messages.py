@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
-from mlcbuild.core import canonical_json
-
-# {"role": "system" | "user" | "assistant", "content": text}
-Message: TypeAlias = Mapping[str, str]
-
-
-def messages_json(messages: Sequence[Message]) -> bytes:
-    """Messages as the runtime's mlcb_apply_chat_template takes them."""
-    return canonical_json.encode([dict(message) for message in messages])
+# {"role": "system" | "user" | "assistant" | "tool", "content": text or parts, ...}, as OpenAI's
+# API has it.
+Message: TypeAlias = Mapping[str, Any]

@@ -26,10 +26,13 @@ def pack_tokenizer(tokenizer_json: bytes) -> bytes:
     kinds of tokenizers the runtime reads is for ``tokenizer_kind`` to say.
     """
     try:
-        tokenizer = json.loads(tokenizer_json, object_pairs_hook=_no_doubles)
+        tokenizer = json.loads(
+            tokenizer_json, object_pairs_hook=_no_doubles, parse_float=_as_reference_reads
+        )
         model = tokenizer["model"]
         vocab = model["vocab"]
         tokens, scores = _tokens(vocab)
+        contents = [content.encode("utf-8") for _, content in tokens]
         merges = [] if isinstance(vocab, list) else _merges(model["merges"], vocab)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SourceError(
@@ -44,7 +47,6 @@ def pack_tokenizer(tokenizer_json: bytes) -> bytes:
     }
     config["added_tokens"] = [_compact(token) for token in tokenizer.get("added_tokens") or []]
     head = canonical_json.encode(config)
-    contents = [content.encode("utf-8") for _, content in tokens]
     ends: list[int] = []
     size = 0
     for content in contents:
@@ -63,6 +65,26 @@ def pack_tokenizer(tokenizer_json: bytes) -> bytes:
         *contents,
     ]
     return b"".join(parts)
+
+
+def _as_reference_reads(literal: str) -> float:
+    """A number as Hugging Face tokenizers reads it: an integer divided by a power of ten.
+
+    That rounds twice. Scores must be off by the same last bit, or ties fall otherwise.
+    """
+    mantissa, _, power = literal.lower().partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    significand, exponent = abs(int(whole + fraction)), int(power or 0) - len(fraction)
+    while significand >= 1 << 64:  # further digits are passed over
+        significand, exponent = significand // 10, exponent + 1
+    if significand == 0 or not -600 < exponent < 600:
+        return float(literal)
+    value = float(significand)
+    while exponent < -308:
+        value, exponent = value / 1e308, exponent + 308
+    ten = float(f"1e{abs(exponent)}")
+    value = value / ten if exponent < 0 else value * ten
+    return -value if literal.startswith("-") else value
 
 
 def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

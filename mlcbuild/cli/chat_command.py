@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from mlcbuild.cli.chat_terminal import TerminalScreen, can_edit, editing_reader,
 from mlcbuild.cli.chat_transcript import Transcript, load_transcript
 from mlcbuild.cli.context import get_settings
 from mlcbuild.errors import UsageError
+
+# For models that come without a word about sampling; OpenAI's 1.0 is too hot for small ones.
+_TEMPERATURE = 0.7
 
 
 @click.command("chat")
@@ -56,12 +60,14 @@ def command(
 ) -> None:
     """Talk with BUNDLE.
 
-    /help lists the commands. Ctrl-C stops an answer, Ctrl-D or /exit leaves. How answers are
-    sampled is the model's own default unless an option or /set says otherwise. The conversation is
-    kept for --resume in the user's state folder.
+    /help lists the commands. Ctrl-C stops an answer, Ctrl-D or /exit leaves. Answers are sampled as
+    the model's makers say (a temperature of 0.7 if they say none) unless an option or /set says
+    otherwise. The conversation is kept for --resume in the user's state folder.
     """
     from mlcbuild.engine import Engine
 
+    if sampling["temperature"] is None and not has_own_temperature(bundle):
+        sampling["temperature"] = _TEMPERATURE
     settings = ChatSettings(sampling)
     with Engine(
         bundle, threads=threads, activations=activations, variant=variant, mode="interactive"
@@ -78,7 +84,7 @@ def command(
             read = editing_reader(history, session.command_names, setting_names())
         else:
             read = plain_reader()
-        if not get_settings().quiet:
+        if sys.stdin.isatty() and not get_settings().quiet:
             turns = len(transcript.turns) // 2
             before = f", going on after {turns} exchange{'s' * (turns != 1)}" if turns else ""
             screen.say(f"{engine.model_name}{before}; /help lists commands, Ctrl-D leaves")
@@ -86,6 +92,15 @@ def command(
             session.draft = ""
             if not session.take(line):
                 break
+
+
+def has_own_temperature(bundle: Path) -> bool:
+    """Whether the bundle says at which temperature its model is to be sampled."""
+    from mlcbuild.bundle.reader import open_bundle
+
+    opened = open_bundle(bundle)
+    sampling = opened.read_json(opened.manifest.chat).get("sampling")
+    return isinstance(sampling, dict) and sampling.get("temperature") is not None
 
 
 def _opening(autosave: Path, system: str | None, *, resume: bool) -> Transcript:

@@ -312,9 +312,12 @@ class AsyncEngine(EngineBase):
             return prepared, _Flight(self._hub, requests, mailbox)
 
         future = self._submit(take_off)
+        flying = asyncio.wrap_future(future)
         try:
-            return await asyncio.shield(asyncio.wrap_future(future))
+            return await asyncio.shield(flying)
         except asyncio.CancelledError:
+            # Nobody waits for its error any more; unread, asyncio would print it.
+            flying.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             if not future.cancel():
                 future.add_done_callback(_give_up)
             raise

@@ -287,6 +287,10 @@ class Engine(EngineBase):
 
     # ---- life ----------------------------------------------------------------------------------
 
+    def drain(self, timeout: float | None = None) -> bool:
+        """Waits until no request is in flight; False if ``timeout`` seconds were not enough."""
+        return self._hub.wait_idle(timeout)
+
     def close(self) -> None:
         """Frees the engine and unmaps the bundle; requests in flight are dropped.
 

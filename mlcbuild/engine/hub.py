@@ -16,6 +16,8 @@ from mlcbuild.errors import InternalError, MlcbuildError, UsageError
 
 # While requests run, the poller looks up this often whether the engine is being closed.
 _POLL_MS = 50
+# Events that are handed out together at most.
+_BATCH = 256
 
 # An event, or why there will be no more.
 Item: TypeAlias = NativeEvent | MlcbuildError
@@ -82,11 +84,14 @@ class RequestHub:
                     flight = _Flight(mailbox, position, max(1, request.n))
                     state.flights[request_id] = flight
                     if state.closed:
-                        del state.flights[request_id]
+                        state.flights.clear()
                         raise self._closed()
                     mail = [post for event in early for post in self._sort(event)]
                     if mail:
                         self._dispatch(mail)
+                if state.submitting == 0:
+                    # What is left belongs to a submit that an interrupt cut off.
+                    state.early.clear()
         return request_id
 
     def abandon(self, request_id: int) -> None:
@@ -166,7 +171,7 @@ class RequestHub:
         event = self._engine.poll(_POLL_MS)
         while event is not None:
             events.append(event)
-            event = self._engine.poll()
+            event = self._engine.poll() if len(events) < _BATCH else None
         return events
 
     def _sort(self, event: NativeEvent) -> list[tuple[Any, Mail]]:

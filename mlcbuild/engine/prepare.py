@@ -334,7 +334,11 @@ def grammar_of(spec: GrammarSpec) -> tuple[GrammarKind, str | None]:
 
 def timeout_ms(seconds: float | None) -> int:
     """Milliseconds as the runtime takes them, at least 1 if there is a limit; 0: none."""
-    return 0 if seconds is None else max(1, min(_MAX_TIMEOUT_MS, round(seconds * 1000)))
+    if seconds is None:
+        return 0
+    if not seconds > 0:
+        raise UsageError(f"timeout is {seconds}, it must be a positive number of seconds")
+    return max(1, round(min(_MAX_TIMEOUT_MS, seconds * 1000)))
 
 
 def _or(value: Any, default: Any) -> Any:

@@ -196,7 +196,7 @@ class PlanFunction:
         extern = value.args[0]
         if str(extern.global_symbol) != ATTENTION_CALL or self.attention is None:
             raise InternalError(f"{self.name}: no plan form for a call of {extern.global_symbol}")
-        spec, limits = self.spec, self.limits
+        spec = self.spec
         fields = value.args[1].fields
         layer, qkv = int(_constant(fields[1])), self._argument(env, fields[3])
         rows, *inner = shape_of(fields[3])

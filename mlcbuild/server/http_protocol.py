@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import h11
 from uvicorn.config import Config
@@ -43,7 +44,13 @@ def http_protocol(header_seconds: float) -> type[asyncio.Protocol]:
                 self.transport.close()
 
         def send_400_response(self, msg: str) -> None:
-            """Answers what is not HTTP, if an answer can still be given."""
+            """Answers what is not HTTP, if an answer can still be given.
+
+            A request whose body turns out to be broken may run already: it has lost its client.
+            """
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 error = ApiError(400, "this is not a valid HTTP/1.1 request", code="invalid_http")
                 response = error.response()
@@ -62,6 +69,7 @@ def http_protocol(header_seconds: float) -> type[asyncio.Protocol]:
 
 def make_config(app: object, header_seconds: float, grace_seconds: float) -> Config:
     """The configuration of uvicorn: HTTP/1.1 only, no logging set-up of its own."""
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # our own log tells more
     return Config(
         app,  # type: ignore[arg-type]
         loop="asyncio",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -133,7 +132,6 @@ async def run_server(
     Connections are taken at once and get 503 until ``load`` has made the engine; ``on_ready`` is
     called then. An error of ``load`` ends the server and is raised.
     """
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # our own log tells more
     app = create_app(service, write_log)
     options = service.options
     config = make_config(app, options.body_seconds, options.grace_seconds)

@@ -11,6 +11,7 @@ _NAMES = frozenset(
         "config.json",
         "generation_config.json",
         "tokenizer.json",
+        "tokenizer.model",  # SentencePiece: read where tokenizer.json is missing
         "tokenizer_config.json",
         "chat_template.jinja",
         "model.safetensors.index.json",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlcbuild.errors import SourceError
+from mlcbuild.sources.sentencepiece import Piece, PieceType, convert_pieces
 
 # Token types of GGUF.
 _CONTROL = 3
@@ -59,15 +60,19 @@ _NFC = frozenset({"qwen2"})
 
 
 def build_tokenizer_json(metadata: Mapping[str, Any], where: str) -> bytes:
-    """tokenizer.json for byte-level BPE; ``metadata`` holds the file's ``tokenizer.`` keys.
+    """tokenizer.json of the file's vocabulary; ``metadata`` holds its ``tokenizer.`` keys.
 
-    Equal metadata gives equal bytes. Raises SourceError for other kinds of vocabularies.
+    Read are byte-level BPE ("gpt2") and SentencePiece BPE ("llama"). Equal metadata gives equal
+    bytes. Raises SourceError for other kinds of vocabularies.
     """
     kind = metadata.get("tokenizer.ggml.model")
+    if kind == "llama":
+        return _sentencepiece_json(metadata, where)
     if kind != "gpt2":
         raise SourceError(
-            f"the GGUF file's vocabulary is of kind {kind!r}, only byte-level BPE ('gpt2') is read",
+            f"the GGUF file's vocabulary is of kind {kind!r}, which is not known",
             where=where,
+            why="known: gpt2 (byte-level BPE), llama (SentencePiece BPE)",
             hint="use the model's Hugging Face folder, which has a tokenizer.json",
         )
     pre = metadata.get("tokenizer.ggml.pre", "default")
@@ -118,6 +123,35 @@ def build_tokenizer_json(metadata: Mapping[str, Any], where: str) -> bytes:
     return json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 
 
+def _sentencepiece_json(metadata: Mapping[str, Any], where: str) -> bytes:
+    texts = _list(metadata, "tokenizer.ggml.tokens", where)
+    scores = _list(metadata, "tokenizer.ggml.scores", where)
+    types = _list(metadata, "tokenizer.ggml.token_type", where)
+    if not len(texts) == len(scores) == len(types):
+        raise SourceError(
+            f"{len(texts)} tokens have {len(scores)} scores and {len(types)} types", where=where
+        )
+    if metadata.get("tokenizer.ggml.remove_extra_whitespaces", False):
+        raise SourceError("removing extra white space is not supported", where=where)
+    number = metadata.get("tokenizer.ggml.bos_token_id")
+    known = isinstance(number, int) and 0 <= number < len(texts)
+    try:
+        pieces = [
+            Piece(text, float(score), PieceType(kind))
+            for text, score, kind in zip(texts, scores, types, strict=True)
+        ]
+        tokenizer = convert_pieces(
+            pieces,
+            add_prefix=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
+            bos=number if known and adds_bos(metadata) else None,
+        )
+    except ValueError as error:
+        raise SourceError("a token has a type that is not known", where=where) from error
+    except SourceError as error:
+        raise SourceError(error.message, where=where, why=error.why, hint=error.hint) from None
+    return json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+
+
 def build_tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """tokenizer_config.json: special tokens, whether BOS is added, and the chat template."""
     config: dict[str, Any] = {
@@ -144,8 +178,10 @@ def build_tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def adds_bos(metadata: Mapping[str, Any]) -> bool:
-    """Whether the vocabulary puts BOS in front; Llama 3 files do so without saying it."""
+    """Whether BOS is put in front; SentencePiece and Llama 3 files do so without saying it."""
     stated = metadata.get("tokenizer.ggml.add_bos_token")
+    if stated is None and metadata.get("tokenizer.ggml.model") == "llama":
+        return True
     if stated is None:
         return metadata.get("tokenizer.ggml.pre") in ("llama-bpe", "llama3")
     return bool(stated)

@@ -24,6 +24,7 @@ from mlcbuild.sources.checkpoint import (
     read_only,
 )
 from mlcbuild.sources.files import find_license_files
+from mlcbuild.sources.sentencepiece import model_to_tokenizer_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -125,9 +126,14 @@ class SafetensorsCheckpoint(Checkpoint):
         return read_only(raw.view(np.ndarray).view(dtype).reshape(stored.shape))
 
     def tokenizer_json(self) -> bytes | None:
-        """The tokenizer, or None."""
+        """The tokenizer, or None; a SentencePiece model is converted."""
         path = self._folder / "tokenizer.json"
-        return path.read_bytes() if path.exists() else None
+        if path.exists():
+            return path.read_bytes()
+        model = self._folder / "tokenizer.model"
+        if not model.exists():
+            return None
+        return model_to_tokenizer_json(model.read_bytes(), str(model), self.tokenizer_config)
 
     @cached_property
     def tokenizer_config(self) -> Mapping[str, Any]:

@@ -352,7 +352,7 @@ class Fuzzer:
             ("-1", "abc", "", "1e3", "0", str(len(data) - 5), "99999999999999999999", "+5", "5, 6")
         )
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {length}\r\nConnection: close\r\n\r\n"
         )
         # A body that is announced longer than it is ends with the client's side of the connection.
@@ -376,7 +376,7 @@ class Fuzzer:
                 encoded[:-2] + b"Trailer: x\r\n\r\n",
             )
         )
-        head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         both = "Content-Length: 5\r\n" if draw.random() < 0.3 else ""
         ending = "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
         self.exchange((head + both + ending).encode() + encoded, half_close=True)
@@ -390,12 +390,12 @@ class Fuzzer:
                 b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
                 b"GET /health\r\n\r\n",
                 b"GET /health HTTP/9.9\r\n\r\n",
-                b"GET  /health HTTP/1.1\r\nHost: a\r\n\r\n",
-                b"GET /\xff\xfe HTTP/1.1\r\nHost: a\r\n\r\n",
+                b"GET  /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
                 b"\r\n\r\n\r\n",
                 b"\x00" * 1000,
                 draw.randbytes(draw.randrange(1, 3000)),
-                b"GET /" + b"p" * 100_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+                b"GET /" + b"p" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
             )
         )
         self.exchange(data, half_close=True, may_be_empty=True)
@@ -423,7 +423,7 @@ class Fuzzer:
                 "/%ff%fe",
             )
         )
-        request = f"{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        request = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         self.exchange(request.encode())
 
     def pipelined(self) -> None:

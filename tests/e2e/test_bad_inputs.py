@@ -208,12 +208,12 @@ CASES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "no config": (remove("config.json"), ("the folder holds neither a config.json nor",)),
     "no tokenizer": (remove("tokenizer.json"), ("no tokenizer.json", "save_pretrained")),
     "tokenizer of another kind": (
-        tokenizer(lambda content: content["model"].update(type="Unigram")),
-        ("tokenizer.json", "byte-level BPE"),
+        tokenizer(lambda content: content["model"].update(type="WordPiece")),
+        ("tokenizer.json: tokenizers of type WordPiece", "BPE, Unigram"),
     ),
-    "tokenizer without bytes": (
-        tokenizer(lambda content: content.update(pre_tokenizer=None)),
-        ("tokenizer.json: the tokenizer does not split text into bytes", "byte-level BPE"),
+    "tokenizer with an unknown step": (
+        tokenizer(lambda content: content.update(pre_tokenizer={"type": "BertPreTokenizer"})),
+        ("tokenizer.json: the pre_tokenizer BertPreTokenizer is not supported", "ByteLevel"),
     ),
     "tokenizer of another model": (
         name_another_eos,

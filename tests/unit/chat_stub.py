@@ -1,6 +1,6 @@
 """``mlcbuild chat`` over an engine that says the question again, for tests in a terminal.
 
-STUB_PAUSE: seconds before each word.
+STUB_PAUSE: seconds before each word; STUB_OWN_TEMPERATURE: the bundle says its temperature.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import mlcbuild.engine
 from mlcbuild.bundle.abi import PromptTooLongError
+from mlcbuild.cli import chat_command
 from mlcbuild.cli.main import run
 from mlcbuild.engine import protocol
 from mlcbuild.errors import InternalError
@@ -117,5 +118,6 @@ def chunk(finish: Any = None, **delta: Any) -> protocol.ChatCompletionChunk:
 
 
 if __name__ == "__main__":
+    chat_command.has_own_temperature = lambda bundle: bool(os.environ.get("STUB_OWN_TEMPERATURE"))
     mlcbuild.engine.Engine = StubEngine  # type: ignore[misc, assignment]
     sys.exit(run(["chat", "bundle", *sys.argv[1:]]))

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mlcbuild.pipeline.stages.runtime import read_sources
 from mlcbuild.spec.kv import Window
-
-ROOT = Path(__file__).resolve().parents[2]
-RUNTIME = ROOT / "mlcbuild" / "runtime_stub"
-TARGET = "x86_64-linux-gnu.2.28"
+from tests.unit.runtime_objects import LINK_FLAGS, RUNTIME, TARGET, build_program, compile_all, zig
 
 VOCAB = 264  # 256 bytes, 2 special tokens, 6 rows of padding
 TOKENIZER_VOCAB = 258
@@ -56,14 +50,6 @@ def canonical(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def zig(*arguments: str | Path) -> None:
-    """Run the pinned zig toolchain; its output is part of the error if it fails."""
-    command = [sys.executable, "-m", "ziglang", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-
-
 def compile_kernels(path: Path) -> None:
     """The kernel library, linked with the runtime's error shim as the build does it."""
     flags = ["-target", TARGET, "-O2", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
@@ -74,61 +60,31 @@ def compile_kernels(path: Path) -> None:
     zig("cc", *flags, "-shared", "-s", "-Wl,--build-id=none", *sources, "-o", path)
 
 
-def runtime_sources() -> tuple[list[Path], list[Path]]:
-    """Sources of the library and of the executable, as sources.txt lists them."""
-    sections: dict[str, list[Path]] = {"[library]": [], "[executable]": []}
-    current: list[Path] = []
-    for line in (RUNTIME / "sources.txt").read_text().splitlines():
-        if line.startswith("["):
-            current = sections[line]
-        elif line and not line.startswith("#"):
-            current.append(RUNTIME / line)
-    return sections["[library]"], sections["[executable]"]
-
-
-def compile_runtime(folder: Path) -> None:
-    """``libmlcb.so``, ``mlcb`` and the C++ tests in ``folder``: every source once, then links."""
-    library, executable = runtime_sources()
-    tests = [RUNTIME / "tests" / "exec_test.cc", RUNTIME / "tests" / "exec_stress.cc"]
-    compile_flags = [
-        *("-target", TARGET, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC"),
-        *("-g0", "-fno-rtti", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections"),
-        *("-I", str(RUNTIME / "src"), "-I", str(RUNTIME / "include")),
-    ]
-    link_flags = ["-target", TARGET, "-s", "-Wl,--gc-sections", "-Wl,--build-id=none"]
-
-    def compile_source(source: Path) -> Path:
-        compiled = folder / f"{source.parent.name}-{source.stem}.o"
-        zig("c++", *compile_flags, "-c", source, "-o", compiled)
-        return compiled
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(compile_source, [*library, *executable, *tests]))
-    core = objects[: len(library)]
-    exports = f"-Wl,--version-script={RUNTIME / 'src' / 'abi' / 'exports.map'}"
-    zig("c++", *link_flags, exports, "-shared", *core, "-o", folder / "libmlcb.so")
-    zig("c++", *link_flags, *objects[: -len(tests)], "-o", folder / "mlcb")
-    for source, compiled in zip(tests, objects[-len(tests) :], strict=True):
-        zig("c++", *link_flags, *core, compiled, "-o", folder / source.stem)
-
-
 def build_binaries(cache: pytest.Cache) -> Path:
     """Folder of all compiled parts, kept in pytest's cache for as long as no source changes."""
-    digest = hashlib.sha256()
-    sources = [
-        *RUNTIME.glob("src/**/*.*"),
-        *RUNTIME.glob("include/*"),
-        *RUNTIME.glob("tests/exec*"),
-    ]
-    for path in sorted([*sources, RUNTIME / "sources.txt", Path(__file__)]):
+    sources = read_sources(RUNTIME)
+    objects = compile_all(cache, sources)
+    programs = [build_program(cache, name) for name in ("exec_test", "exec_stress")]
+    kernels = [RUNTIME / "tests" / "exec_fake_kernels.c", RUNTIME / "src/exec/kernel_shim.c"]
+    digest = hashlib.sha256("".join(path.name for path in [*objects, *programs]).encode())
+    exports = RUNTIME / "src" / "abi" / "exports.map"
+    for path in [exports, *kernels, Path(__file__)]:
         digest.update(path.read_bytes())
     base = cache.mkdir("runtime_exec")
     ready = base / digest.hexdigest()[:16]
-    if not ready.exists():
-        with tempfile.TemporaryDirectory(dir=base) as scratch:
-            compile_runtime(Path(scratch))
-            compile_kernels(Path(scratch) / "kernels-fake.so")
-            shutil.copytree(scratch, ready, ignore=shutil.ignore_patterns("*.o"))
+    if ready.exists():
+        return ready
+    core = [path for source, path in zip(sources, objects, strict=True) if source.in_library]
+    link = ["c++", "-target", TARGET, *LINK_FLAGS]
+    with tempfile.TemporaryDirectory(dir=base) as scratch:
+        folder = Path(scratch) / "ready"
+        folder.mkdir()
+        zig(*link, f"-Wl,--version-script={exports}", "-shared", *core, "-o", folder / "libmlcb.so")
+        zig(*link, *objects, "-o", folder / "mlcb")
+        compile_kernels(folder / "kernels-fake.so")
+        for name, program in zip(("exec_test", "exec_stress"), programs, strict=True):
+            shutil.copy(program, folder / name)
+        folder.replace(ready)
     return ready
 
 
@@ -373,21 +329,23 @@ def make_tokenizer() -> Json:
 
 def make_chat() -> Json:
     """A chat.json in ChatML."""
-    roles = {
-        role: {"prefix": f"<|im_start|>{role}\n", "suffix": "<|im_end|>\n"}
-        for role in ("system", "user", "assistant")
-    }
     return {
-        "chat_version": 1,
-        "family": "chatml",
-        "bos": "",
-        "default_system": None,
-        "roles": roles,
-        "generation_prompt": "<|im_start|>assistant\n",
-        "trim_content": False,
+        "chat_version": 2,
+        "template": "{% for m in messages %}"
+        "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+        "tool_template": None,
+        "tokens": {},
+        "content_style": "text",
+        "arguments_style": "any",
+        "takes_tools": False,
+        "tool_format": None,
+        "reasoning_format": None,
         "stop_token_ids": [IM_END],
         "stop_strings": [],
+        "kept_special_tokens": [],
         "add_bos_token_id": None,
+        "sampling": None,
     }
 
 

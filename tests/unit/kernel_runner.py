@@ -58,7 +58,7 @@ def aligned(array: Array) -> Array:
     """A copy whose data begin at a multiple of 64 bytes, as kernels want it."""
     memory = np.empty(array.nbytes + 64, np.uint8)
     begin = -memory.ctypes.data % 64
-    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy: Array = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from starlette.types import Receive, Scope, Send
 from uvicorn import Server
 
 from mlcbuild.server.app import create_app
@@ -32,6 +33,7 @@ class ServerHost:
         self.records: list[RequestRecord] = []
         self.service = Service(self.options)
         self.port = 0
+        self._open = 0
 
     @property
     def url(self) -> str:
@@ -43,12 +45,19 @@ class ServerHost:
         if self.send_buffer:
             self._sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer)
         self.service.ready(self.engine)
-        app = create_app(self.service, self.records.append)
-        self._server = Server(make_config(app, self.options.body_seconds, 1))
+        self._app = create_app(self.service, self.records.append)
+        self._server = Server(make_config(self._count, self.options.body_seconds, 1))
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         wait_until(lambda: self._server.started)
         return self
+
+    async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._open += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._open -= 1
 
     def _run(self) -> None:
         async def main() -> None:
@@ -69,7 +78,8 @@ class ServerHost:
         assert not self._thread.is_alive()
 
     def start_afresh(self, engine: FakeEngine) -> None:
-        """Another engine and no records."""
+        """Another engine and no records; what still runs ends before."""
+        wait_until(lambda: self._open == 0)
         self.engine = engine
         self.service.ready(engine)
         self.service.answered.clear()

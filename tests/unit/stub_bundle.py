@@ -21,20 +21,21 @@ VOCAB = 260
 SCHEME = QuantScheme("q0f32", 1, "float32 as stored", "float32")
 
 CHAT: dict[str, Any] = {
-    "chat_version": 1,
-    "family": "chatml",
-    "bos": "",
-    "default_system": None,
-    "roles": {
-        "system": {"prefix": "<s>", "suffix": "</s>"},
-        "user": {"prefix": "<u>", "suffix": "</u>"},
-        "assistant": {"prefix": "<a>", "suffix": "</a>"},
-    },
-    "generation_prompt": "<a>",
-    "trim_content": False,
+    "chat_version": 2,
+    "template": "{% for m in messages %}{{ '<' + m.role[0] + '>' + m.content + '</' + m.role[0] + '>' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<a>' }}{% endif %}",
+    "tool_template": None,
+    "tokens": {},
+    "content_style": "text",
+    "arguments_style": "any",
+    "takes_tools": False,
+    "tool_format": None,
+    "reasoning_format": None,
     "stop_token_ids": [0],
     "stop_strings": [],
+    "kept_special_tokens": [],
     "add_bos_token_id": None,
+    "sampling": None,
 }
 
 

@@ -200,8 +200,8 @@ def test_writer_refuses_parts_of_different_builds(tmp_path: Path) -> None:
 
 def test_writer_refuses_links_and_other_versions(tmp_path: Path) -> None:
     root = stub_bundle.write_files(tmp_path / "b")
-    (root / "chat.json").write_text('{"chat_version": 2}')
-    with pytest.raises(StageError, match="chat_version is 2, this mlcbuild writes 1"):
+    (root / "chat.json").write_text('{"chat_version": 3}')
+    with pytest.raises(StageError, match="chat_version is 3, this mlcbuild writes 2"):
         write_bundle(root, stub_bundle.parts())
     os.symlink("chat.json", root / "link.json")
     with pytest.raises(VerificationError, match=r"link\.json"):

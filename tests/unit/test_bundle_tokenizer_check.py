@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from mlcbuild.bundle.abi import TextFlags
-from mlcbuild.bundle.chat_config import form_from_json
-from mlcbuild.bundle.jinja_template import JinjaTemplate
+from mlcbuild.bundle.chat_reference import ChatReference, Conversation, MessageStyle
+from mlcbuild.bundle.conversations import conversations
+from mlcbuild.bundle.jinja_template import JinjaTemplate, TemplateRefusal
 from mlcbuild.bundle.messages import Message
 from mlcbuild.bundle.reader import Bundle, open_bundle
 from mlcbuild.bundle.tokenizer_check import check_chat, check_stop, check_tokenizer
@@ -21,9 +22,15 @@ from mlcbuild.errors import UsageError, VerificationError
 from tests.unit import stub_bundle
 
 TEMPLATE = (
-    "{% for m in messages %}{{ '<' + m.role[0] + '>' + m.content + '</' + m.role[0] + '>' }}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}"
+    "{% if m.role == 'alien' %}{{ raise_exception('no aliens') }}{% endif %}"
+    "{{ '<' + m.role[0] + '>' + m.content + '</' + m.role[0] + '>' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<a>' }}{% endif %}"
 )
+
+
+def reference_of(template: str = TEMPLATE) -> ChatReference:
+    return ChatReference(JinjaTemplate(template, {}))
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -43,7 +50,9 @@ class Reference:
         """The tokenizer and chat.json of ``bundle``."""
         self.bundle = bundle
         self._tokenizer = Tokenizer.from_file(str(bundle.file(bundle.manifest.tokenizer)))
-        self._form = form_from_json(bundle.read_json(bundle.manifest.chat))
+        chat = bundle.read_json(bundle.manifest.chat)
+        style = MessageStyle(chat["content_style"], chat["arguments_style"])
+        self._chat = ChatReference(JinjaTemplate(chat["template"], {}), style=style)
 
     def tokenize(self, text: str, flags: TextFlags = TextFlags.NONE) -> list[int]:
         assert flags == TextFlags.TOKENIZE_SPECIAL
@@ -55,8 +64,21 @@ class Reference:
         text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
         return text.encode()
 
-    def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        return self._form.render(messages, add_generation_prompt)
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        now: int | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        given = None if tools is None else tuple(tools)
+        conversation = Conversation("asked for", tuple(messages), given, variables)
+        try:
+            return self._chat.render(conversation, add_generation_prompt)
+        except TemplateRefusal as error:
+            raise UsageError(str(error)) from None
 
 
 @pytest.fixture
@@ -64,11 +86,12 @@ def bundle(tmp_path: Path) -> Bundle:
     root = stub_bundle.write_files(tmp_path / "b")
     tokenizer = byte_tokenizer()
     tokenizer.save(str(root / "tokenizer/tokenizer.json"))
-    roles = {
-        role: {"prefix": f"<{role[0]}>", "suffix": f"</{role[0]}>"}
-        for role in ("system", "user", "assistant")
+    chat = {
+        **stub_bundle.CHAT,
+        "template": TEMPLATE,
+        "takes_tools": True,
+        "stop_token_ids": [tokenizer.token_to_id("</a>")],
     }
-    chat = {**stub_bundle.CHAT, "roles": roles, "stop_token_ids": [tokenizer.token_to_id("</a>")]}
     (root / "chat.json").write_text(json.dumps(chat))
     write_bundle(root, stub_bundle.parts())
     return open_bundle(root)
@@ -78,8 +101,10 @@ def test_agreement(bundle: Bundle) -> None:
     report = check_tokenizer(Reference(bundle))
     assert report.samples > 25
     assert report.token_ids > 1000
-    assert check_chat(Reference(bundle), JinjaTemplate(TEMPLATE, {})) == 96
-    check_stop(Reference(bundle))
+    chat = check_chat(Reference(bundle), reference_of())
+    assert chat.renderings == 2 * len(conversations())
+    assert chat.refused > 4  # the alien, and messages without content
+    check_stop(Reference(bundle), reference_of())
 
 
 class WrongIds(Reference):
@@ -120,10 +145,55 @@ def test_differences_are_named(bundle: Bundle, kind: type[Reference], why: str) 
     assert error.value.exit_code == 6
 
 
-def test_chat_difference_is_named(bundle: Bundle) -> None:
-    template = TEMPLATE.replace("m.content", "m.content | trim")
-    with pytest.raises(VerificationError, match=r"at character 3 the template says .*, the bundle"):
-        check_chat(Reference(bundle), JinjaTemplate(template, {}))
+class ForgetsTools(Reference):
+    """Renders without the tools."""
+
+    def render_chat(self, *arguments: Any, **options: Any) -> str:
+        options["tools"] = None
+        return super().render_chat(*arguments, **options)
+
+
+class Obliging(Reference):
+    """Renders what the template refuses."""
+
+    def render_chat(self, *arguments: Any, **options: Any) -> str:
+        try:
+            return super().render_chat(*arguments, **options)
+        except UsageError:
+            return "anything"
+
+
+class Refusing(Reference):
+    """Refuses conversations without a generation prompt."""
+
+    def render_chat(
+        self, messages: Sequence[Message], add_generation_prompt: bool = True, **options: Any
+    ) -> str:
+        if not add_generation_prompt:
+            raise UsageError("always open")
+        return super().render_chat(messages, add_generation_prompt, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "template", "why"),
+    [
+        (
+            Reference,
+            TEMPLATE.replace("m.content", "m.content | trim"),
+            "at character 3 the template says",
+        ),
+        (ForgetsTools, TEMPLATE, "at character 0 the template says"),
+        (Obliging, TEMPLATE, "only the template refuses it"),
+        (Refusing, TEMPLATE, "the bundle refuses it: always open"),
+        (WrongIds, TEMPLATE, "its tokens: from token"),
+    ],
+)
+def test_chat_difference_is_named(
+    bundle: Bundle, kind: type[Reference], template: str, why: str
+) -> None:
+    with pytest.raises(VerificationError, match=r"^conversation ") as error:
+        check_chat(kind(bundle), reference_of(template))
+    assert why in str(error.value)
 
 
 def test_a_turn_that_never_stops(bundle: Bundle, tmp_path: Path) -> None:
@@ -131,6 +201,10 @@ def test_a_turn_that_never_stops(bundle: Bundle, tmp_path: Path) -> None:
     chat: dict[str, Any] = json.loads(file.read_bytes())
     file.write_text(json.dumps({**chat, "stop_token_ids": [3]}))
     with pytest.raises(VerificationError, match="nothing stops the model"):
-        check_stop(Reference(bundle))
+        check_stop(Reference(bundle), reference_of())
     file.write_text(json.dumps({**chat, "stop_token_ids": [3], "stop_strings": ["</a>"]}))
-    check_stop(Reference(bundle))
+    check_stop(Reference(bundle), reference_of())
+    # A template that ends no turn leaves it to the model's own stop tokens.
+    file.write_text(json.dumps({**chat, "stop_token_ids": [3]}))
+    ends_nothing = "{% for m in messages %}{{ '\n\n' + m.content }}{% endfor %}"
+    check_stop(Reference(bundle), reference_of(ends_nothing))

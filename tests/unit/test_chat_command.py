@@ -20,11 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from mlcbuild.cli.chat_command import state_folder
+from mlcbuild.bundle.writer import write_bundle
+from mlcbuild.cli.chat_command import has_own_temperature, state_folder
 from mlcbuild.cli.chat_session import ChatSession
 from mlcbuild.cli.chat_settings import ChatSettings
 from mlcbuild.cli.chat_transcript import Transcript, load_transcript, save_transcript
 from mlcbuild.errors import UsageError
+from tests.unit import stub_bundle
 from tests.unit.chat_stub import WINDOW, StubEngine
 
 ROOT = Path(__file__).parents[2]
@@ -277,6 +279,22 @@ def test_options_are_checked() -> None:
     assert ChatSettings({"temperature": None}).values() == {}
 
 
+@pytest.mark.parametrize(
+    ("chat", "own"),
+    [
+        ({}, False),
+        ({"sampling": None}, False),
+        ({"sampling": {"top_p": 0.9}}, False),
+        ({"sampling": {"temperature": 0}}, True),
+    ],
+)
+def test_whose_temperature(tmp_path: Path, chat: dict[str, object], own: bool) -> None:
+    root = stub_bundle.write_files(tmp_path / "bundle")
+    (root / "chat.json").write_text(json.dumps({**stub_bundle.CHAT, **chat}))
+    write_bundle(root, stub_bundle.parts())
+    assert has_own_temperature(tmp_path / "bundle") is own
+
+
 def test_state_folder() -> None:
     assert state_folder({"XDG_STATE_HOME": "/x"}) == Path("/x/mlcbuild")
     assert state_folder({}) == Path.home() / ".local/state/mlcbuild"
@@ -302,7 +320,9 @@ def command(*arguments: str) -> list[str]:
 def test_without_a_terminal(tmp_path: Path) -> None:
     result = subprocess.run(
         command("--system", "S"),
-        input="one two\nodd\n/wat\nlast \udcff\n".encode("utf-8", "surrogateescape"),
+        input="/set temperature\none two\nodd\n/wat\nlast \udcff\n".encode(
+            "utf-8", "surrogateescape"
+        ),
         cwd=ROOT,
         env=environment(tmp_path, PYTHONIOENCODING="utf-8:surrogateescape"),
         capture_output=True,
@@ -311,6 +331,7 @@ def test_without_a_terminal(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     # Not a terminal: what the model says is data and comes as it is.
     assert result.stdout.decode() == "one two\nodd \x1b[2J\x07\nlast \N{REPLACEMENT CHARACTER}\n"
+    assert result.stderr.decode().startswith("  temperature is 0.7; /set ")
     assert "there is no command /wat" in result.stderr.decode()
     assert len(load_transcript(tmp_path / "mlcbuild/chats/stub.json").turns) == 6
 

@@ -257,6 +257,8 @@ def test_choices_logprobs_and_usage(bundle: Path) -> None:
         assert (stopped.text, stopped.finish_reason, stopped.stop_string) == ("Hi", "stop", "!")
         ended = engine.generate([72, 105, 259])
         assert (ended.text, ended.finish_reason, ended.stop_string) == ("Hi", "stop", None)
+        with pytest.raises(UsageError, match="timeout is 0"):
+            engine.generate([72], timeout=0)
         with pytest.raises(UsageError, match="n is 0"):
             engine.generate_choices([72], 0)
 
@@ -272,7 +274,7 @@ def test_deadlines_and_full_queues(bundle: Path) -> None:
             with pytest.raises(BusyError, match="queue is full") as busy:
                 engine.generate([72])
             assert "try again later" in str(busy.value)
-        assert engine._hub.wait_idle(5)
+        assert engine.drain(5)
         assert engine.generate([72], max_tokens=1).text == "H"
 
 
@@ -406,7 +408,7 @@ def test_leaving_a_stream_cancels_the_request(bundle: Path) -> None:
         forgotten = engine.stream([65], max_tokens=90)
         del forgotten
         assert engine._hub.in_flight == 0
-        assert engine._hub.wait_idle(5)
+        assert engine.drain(5)
         assert engine.metrics()["cancelled"] == 3
         assert engine.generate([66], max_tokens=3).text == "BBB"
         stream.close()
@@ -427,7 +429,7 @@ def test_interrupt_cancels_the_requests(bundle: Path, monkeypatch: pytest.Monkey
         with pytest.raises(KeyboardInterrupt):
             engine.generate_batch([[65], [66], [67]], max_tokens=90)
         monkeypatch.undo()
-        assert engine._hub.wait_idle(5)
+        assert engine.drain(5)
         assert engine.metrics()["cancelled"] == 3
         assert engine.generate([66], max_tokens=3).text == "BBB"
 

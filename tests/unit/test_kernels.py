@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from mlcbuild.errors import InternalError  # noqa: E402
-from mlcbuild.kernels.cpu.set import CpuKernels  # noqa: E402
-from mlcbuild.spec.capabilities import Capabilities  # noqa: E402
-from mlcbuild.spec.layout import padded  # noqa: E402
-from tests.unit.kernel_runner import (  # noqa: E402
+from mlcbuild.errors import InternalError
+from mlcbuild.kernels.cpu.set import CpuKernels
+from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.spec.layout import padded
+from tests.unit.kernel_runner import (
     AVX2,
     AVX512,
     AVX512VNNI,

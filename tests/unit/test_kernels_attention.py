@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from mlcbuild.spec.capabilities import Capabilities  # noqa: E402
-from mlcbuild.spec.kv import KvPageShape, Window  # noqa: E402
-from tests.unit.kernel_runner import (  # noqa: E402
+from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.spec.kv import KvPageShape, Window
+from tests.unit.kernel_runner import (
     AVX2,
     AVX512VNNI,
     Array,
@@ -93,10 +93,8 @@ def rng() -> np.random.Generator:
 
 def page_shape(arguments: dict[str, Any]) -> KvPageShape:
     """The page of a kernel's arguments."""
-    return KvPageShape(
-        *(arguments[key] for key in ("kv_heads", "head_dim", "page_size")),
-        dtype=arguments["kv_dtype"],
-    )
+    sizes = {key: arguments[key] for key in ("kv_heads", "head_dim", "page_size")}
+    return KvPageShape(**sizes, dtype=arguments["kv_dtype"])
 
 
 class Pool:
@@ -133,9 +131,8 @@ class Pool:
             size = shape.page_size * shape.head_dim
             begin = (kind * shape.kv_heads + head) * size
             flat = self.elements[page, begin : begin + size]
-        if kind == 0:
-            return flat.reshape(shape.head_dim, shape.page_size).T
-        return flat.reshape(shape.page_size, shape.head_dim)
+        rows: Array = flat.reshape(shape.page_size, shape.head_dim)
+        return flat.reshape(shape.head_dim, shape.page_size).T if kind == 0 else rows
 
     def _scale(self, page: int, kind: int, head: int) -> Array:
         assert self.scales is not None

@@ -22,8 +22,8 @@ from mlcbuild.spec.limits import Limits
 from mlcbuild.weights.mapping import read_param
 from tests.contract.memory_checkpoint import MemoryCheckpoint
 from tests.parity import tiny_llama
+from tests.unit.kernel_runner import Array
 from tests.unit.plan_runner import (
-    Array,
     ModelRunner,
     lowering_input,
     packed_float,
@@ -86,7 +86,8 @@ def divergence(expected: Array, found: Array) -> float:
 
     def log_softmax(logits: Array) -> Array:
         wide = logits.astype(np.float64)
-        return wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+        wide -= np.log(np.exp(wide).sum(-1, keepdims=True))
+        return wide
 
     p, q = log_softmax(expected), log_softmax(found)
     return float((np.exp(p) * (p - q)).sum(-1).mean())
@@ -195,7 +196,7 @@ def test_the_bound_of_pages_is_enough_and_not_much_more(window: Window) -> None:
     for rows in ([1, 1, 1], [5, 1, 1], [18, 3, 3], [22, 1, 1], [8, 8, 8]):
         bound = window.pages(16, 160, batch=3, rows=sum(rows))
         needed = brute_force_pages(window, 16, 160, rows)
-        assert needed <= bound <= needed + 6, rows
+        assert needed <= bound <= needed + 3 * 3, rows
 
 
 KV = {"layers": 3, "kv_heads": 2, "head_dim": 16, "page_size": 16}

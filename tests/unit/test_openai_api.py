@@ -280,7 +280,7 @@ def test_one_call_where_one_was_asked_for(engine: Engine) -> None:
     assert message.tool_calls is not None
     assert [call.function.name for call in message.tool_calls] == ["f"]
     assert answer.choices[0].finish_reason == "tool_calls"
-    assert engine._hub.wait_idle(5)
+    assert engine.drain(5)
     assert engine.metrics()["cancelled"] == before + 1
     assert answer.usage is not None
     assert answer.usage.completion_tokens == len("[f({})][g(")
@@ -603,7 +603,7 @@ def test_what_the_runtime_refuses(bundle: Path, engine: Engine) -> None:
     assert refused.value.param == "messages"
     with pytest.raises(InternalError, match="a kernel failed"):
         engine.completions.create(prompt=[[65], [66, 258], [67]], max_tokens=90)
-    assert engine._hub.wait_idle(5)
+    assert engine.drain(5)
     with pytest.raises(InvalidRequestError, match="beside a request that is ready"):
         engine.chat.completions.create({"messages": MESSAGES}, temperature=1)  # type: ignore[call-overload]
     with Engine(bundle, max_waiting=1) as small:
@@ -611,7 +611,7 @@ def test_what_the_runtime_refuses(bundle: Path, engine: Engine) -> None:
             next(stream)
             with pytest.raises(BusyError):
                 small.completions.create(prompt=[[1], [2]])
-        assert small._hub.wait_idle(5)
+        assert small.drain(5)
 
 
 # ---- plain completions ---------------------------------------------------------------------------
@@ -710,7 +710,7 @@ def test_closing_a_stream_cancels(engine: Engine) -> None:
     with engine.completions.create(prompt=[[65], [66]], max_tokens=90, stream=True) as texts:
         next(texts)
     assert list(texts) == []
-    assert engine._hub.wait_idle(5)
+    assert engine.drain(5)
     assert engine.metrics()["cancelled"] == before + 3
 
 

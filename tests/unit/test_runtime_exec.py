@@ -213,11 +213,11 @@ def _tensor(plan: fake_bundle.Json, kind: str) -> list[object]:
 HOSTILE: dict[str, tuple[Change, str]] = {
     "kernel index": (
         lambda p: _function(p)["calls"][0].__setitem__(0, 99),
-        "kernel 99 is not below 7",
+        "kernel 99 is not below 8",
     ),
     "negative kernel": (
         lambda p: _function(p)["calls"][0].__setitem__(0, -1),
-        "kernel -1 is not below 7",
+        "kernel -1 is not below 8",
     ),
     "tensor index": (
         lambda p: _function(p)["calls"][0][1].__setitem__(0, ["t", 4096]),
@@ -449,4 +449,4 @@ def test_binaries_stand_alone(binaries: Path) -> None:
         assert b"libstdc++" not in data
         assert b"libc++.so" not in data
         assert b"libtvm" not in data
-        assert str(fake_bundle.ROOT).encode() not in data
+        assert str(fake_bundle.RUNTIME).encode() not in data

@@ -14,19 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.cpp_driver import build_cpp
 from tests.unit.text_driver import Driver
 
-SOURCES = [
-    "src/core/json.cc",
-    "src/engine/histogram.cc",
-    "src/engine/metrics.cc",
-    "src/exec/profile.cc",
-]
 STOP, LENGTH, CANCEL, DEADLINE = 1, 2, 3, 4
 TOO_LONG, BUSY, KERNEL = 3, 6, 60
 
 
 @pytest.fixture(scope="module")
 def driver(pytestconfig: pytest.Config) -> Iterator[Driver]:
-    with Driver(build_cpp(pytestconfig, "metrics_driver", SOURCES)) as driver:
+    with Driver(build_cpp(pytestconfig, "metrics_driver")) as driver:
         yield driver
 
 

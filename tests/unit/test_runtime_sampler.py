@@ -34,7 +34,7 @@ Words = npt.NDArray[np.uint32]
 
 @pytest.fixture(scope="module")
 def driver(pytestconfig: pytest.Config) -> Iterator[Driver]:
-    program = build_cpp(pytestconfig, "sampler_driver", [*SOURCES, "src/core/json.cc"])
+    program = build_cpp(pytestconfig, "sampler_driver")
     with Driver(program) as driver:
         yield driver
 
@@ -189,9 +189,9 @@ def run_cases(driver: Driver, folder: Path, cases: list[Case]) -> int:
 def test_random_cases(driver: Driver, tmp_path: Path) -> None:
     rng = np.random.default_rng(20)
     sizes = [1, 2, 7, 8, 31, 32, 33, 255, 256, 257, 511, 512, 513, 1000, 3000]
-    cases = [random_case(rng, int(rng.choice(sizes))) for _ in range(3000)]
+    cases = [random_case(rng, int(rng.choice(sizes))) for _ in range(2500)]
     # Without rounding all would agree: ties in weight and flat rows leave a few open.
-    assert run_cases(driver, tmp_path, cases) < 9
+    assert run_cases(driver, tmp_path, cases) < 8
 
 
 def test_long_rows(driver: Driver, tmp_path: Path) -> None:

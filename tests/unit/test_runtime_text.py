@@ -153,11 +153,12 @@ def test_ids_equal_the_reference(name: str, driver: Driver) -> None:
             expected = reference.encode(text, add_special_tokens=False).ids
             found = driver("encode", text=text, special=special)
             assert found == expected, (text, special)
-        decoded = bytes.fromhex(driver("decode", ids=expected, special=True))
-        if "\u212b" not in text:  # the reference takes this added token for a byte's stand-in
+        for special in (True, False):
+            decoded = bytes.fromhex(driver("decode", ids=expected, special=special))
             assert decoded.decode("utf-8", "replace") == reference.decode(
-                expected, skip_special_tokens=False
+                expected, skip_special_tokens=not special
             )
+            assert bytes.fromhex(driver("token_bytes", ids=expected, special=special)) == decoded
 
 
 def test_any_bytes_survive_a_round_trip(driver: Driver) -> None:
@@ -198,8 +199,10 @@ def test_special_tokens_and_lookups(driver: Driver) -> None:
     assert start not in driver("encode", text="<|im_start|>", special=False)
     assert driver("encode", text="<tool_call>", special=False) == [tool]
     with pytest.raises(DriverError, match="out of range") as error:
-        driver("decode", ids=[reference.get_vocab_size()], special=True)
+        driver("token_bytes", ids=[reference.get_vocab_size()], special=True)
     assert error.value.status == ARGUMENT
+    # Rows that pad the vocabulary have no token: they decode to nothing.
+    assert driver("decode", ids=[reference.get_vocab_size(), -1], special=True) == ""
 
 
 def test_strip_and_single_word_tokens(driver: Driver) -> None:
@@ -238,7 +241,8 @@ def edit(tokenizer: dict[str, Any], path: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "status", "message"),
     [
-        ("model.type", "Unigram", UNSUPPORTED, "model 'Unigram'"),
+        ("model.type", "WordPiece", UNSUPPORTED, "model 'WordPiece'"),
+        ("model.type", "Unigram", BUNDLE, "vocabulary of the wrong shape"),
         ("model.dropout", 0.1, UNSUPPORTED, "dropout"),
         ("model.continuing_subword_prefix", "##", UNSUPPORTED, "continuing_subword_prefix"),
         ("model.end_of_word_suffix", "</w>", UNSUPPORTED, "end_of_word_suffix"),
@@ -248,12 +252,61 @@ def edit(tokenizer: dict[str, Any], path: str, value: Any) -> None:
         ("model.merges", ["a b c"], BUNDLE, "merge 0 .* not two tokens"),
         ("model.merges", [["a", "b", "c"]], BUNDLE, "merge 0 .* not a pair"),
         ("model.merges", ["q \u0143\u0143"], BUNDLE, "merge 0 .* not in the vocabulary"),
-        ("normalizer", {"type": "Lowercase"}, UNSUPPORTED, "normalizer 'Lowercase'"),
-        ("decoder", {"type": "Metaspace"}, UNSUPPORTED, "decoder 'Metaspace'"),
+        ("normalizer", {"type": "Nmt"}, UNSUPPORTED, "normalizer 'Nmt'"),
+        ("normalizer", {"type": "BertNormalizer"}, UNSUPPORTED, "normalizer 'BertNormalizer'"),
+        (
+            "normalizer",
+            {"type": "Replace", "pattern": {"String": ""}, "content": "x"},
+            UNSUPPORTED,
+            "Replace of an empty text",
+        ),
+        (
+            "normalizer",
+            {"type": "Precompiled", "precompiled_charsmap": "AAA"},
+            BUNDLE,
+            "precompiled_charsmap is too short",
+        ),
+        (
+            "normalizer",
+            {"type": "Precompiled", "precompiled_charsmap": "//8AAAAA"},
+            BUNDLE,
+            "trie of a wrong size",
+        ),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "?"}, BUNDLE, "not base64"),
+        ("decoder", {"type": "WordPiece"}, UNSUPPORTED, "decoder 'WordPiece'"),
+        ("decoder", {"type": "CTC"}, UNSUPPORTED, "decoder 'CTC'"),
         ("decoder", None, UNSUPPORTED, "without a decoder"),
-        ("pre_tokenizer", None, UNSUPPORTED, "no pre_tokenizer"),
-        ("pre_tokenizer", {"type": "Metaspace"}, UNSUPPORTED, "pre_tokenizer 'Metaspace'"),
-        ("pre_tokenizer", {"type": "Digits"}, UNSUPPORTED, "without ByteLevel"),
+        (
+            "decoder",
+            {"type": "Strip", "content": "ab", "start": 1, "stop": 0},
+            UNSUPPORTED,
+            "not one character",
+        ),
+        ("decoder", {"type": "Strip", "content": " ", "start": -1, "stop": 0}, BUNDLE, "start"),
+        (
+            "pre_tokenizer",
+            {"type": "BertPreTokenizer"},
+            UNSUPPORTED,
+            "pre_tokenizer 'BertPreTokenizer'",
+        ),
+        (
+            "pre_tokenizer",
+            {"type": "Metaspace", "replacement": "__"},
+            UNSUPPORTED,
+            "not one character",
+        ),
+        (
+            "pre_tokenizer",
+            {"type": "Metaspace", "replacement": "_", "prepend_scheme": "last"},
+            UNSUPPORTED,
+            "prepend_scheme 'last'",
+        ),
+        (
+            "pre_tokenizer",
+            {"type": "Punctuation", "behavior": "Odd"},
+            UNSUPPORTED,
+            "behavior 'Odd'",
+        ),
         (
             "pre_tokenizer",
             {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Digits"}]},
@@ -263,12 +316,21 @@ def edit(tokenizer: dict[str, Any], path: str, value: Any) -> None:
         ("pre_tokenizer.type", 5, BUNDLE, "expected a string"),
         ("added_tokens", [{"id": 1, "content": "<new>"}], BUNDLE, "contradicts another token"),
         ("added_tokens", [{"id": 1 << 24, "content": "<new>"}], BUNDLE, "out of range"),
+        ("added_tokens", [{"id": 5000, "content": "<new>"}], BUNDLE, "would number it 700"),
+        ("added_tokens", [{"id": 700, "content": "x" * 513}], UNSUPPORTED, "of 513 bytes"),
+        (
+            "added_tokens",
+            [{"id": 700, "content": "\u212b"}, {"id": 701, "content": "\u00c5"}],
+            UNSUPPORTED,
+            "the same once normalized",
+        ),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(
     path: str, value: Any, status: int, message: str, driver: Driver
 ) -> None:
     tokenizer = json.loads(train("gpt2").to_str())
+    tokenizer["normalizer"] = {"type": "NFC"}
     edit(tokenizer, path, value)
     with pytest.raises(DriverError, match=message) as error:
         driver("load", text=json.dumps(tokenizer))

@@ -1,4 +1,4 @@
-"""The runtime's JSON reader, regular expressions, NFC, text stream and chat templates."""
+"""The runtime's JSON reader, regular expressions, NFC and text stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 from tests.unit.text_driver import Driver, DriverError, build_driver
 
@@ -183,17 +183,44 @@ def test_regex_gives_up_on_hopeless_atomic_groups(driver: Driver) -> None:
         driver("regex", pattern="(?:(?>a+)c|a)b", text="a", repeat=20_000)
 
 
-def test_nfc_equals_python(driver: Driver) -> None:
+FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+
+
+@pytest.mark.parametrize("kind", [*FORMS, "Lowercase", "StripAccents"])
+def test_normalizers_equal_the_reference_on_all_characters(kind: str, driver: Driver) -> None:
+    reference = getattr(normalizers, kind)()
+    # Nothing is assigned in the planes between but characters for private use.
+    codes = [*range(0xD800), *range(0xE000, 0x32000), *range(0xE0000, 0xE0200)]
+    text = "|".join(map(chr, codes))
+    found = driver("normalize", normalizer={"type": kind}, text=text)
+    assert bytes.fromhex(found) == reference.normalize_str(text).encode()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_normal_forms_equal_the_reference(form: str, driver: Driver) -> None:
+    reference = getattr(normalizers, form)()
     chars = [chr(c) for c in range(0x30000) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
+    moving = [c for c in chars if unicodedata.decomposition(c) or unicodedata.combining(c)]
     rng = random.Random(2)
-    decomposing = [c for c in chars if unicodedata.decomposition(c) or unicodedata.combining(c)]
-    texts = ["|".join(unicodedata.normalize("NFD", c) for c in chars)]
-    texts += ["".join(rng.choices([*decomposing, "a", "e", "\u1161"], k=20)) for _ in range(300)]
+    texts = ["|".join(unicodedata.normalize("NFD", c) for c in moving)]
+    texts += ["".join(rng.choices([*moving, "a", "e", "\u1161"], k=20)) for _ in range(300)]
     for text in texts:
-        expected = unicodedata.normalize("NFC", text).encode()
-        assert bytes.fromhex(driver("nfc", text=text)) == expected
+        expected = reference.normalize_str(text).encode()
+        found = driver("normalize", normalizer={"type": form}, text=text)
+        assert bytes.fromhex(found) == expected, text
+
+
+def test_normalization_keeps_what_is_not_utf8(driver: Driver) -> None:
+    def normalize(data: bytes, **normalizer: Any) -> bytes:
+        return bytes.fromhex(driver("normalize", normalizer=normalizer, hex=data))
+
     broken = b"e\xcc\x81\xff\xcc\x81a\xcc\xe4\xb8"
-    assert bytes.fromhex(driver("nfc", hex=broken)) == b"\xc3\xa9\xff\xcc\x81a\xcc\xe4\xb8"
+    assert normalize(broken, type="NFC") == b"\xc3\xa9\xff\xcc\x81a\xcc\xe4\xb8"
+    assert normalize(broken, type="StripAccents") == b"e\xffa\xcc\xe4\xb8"
+    assert normalize(b" \xffA\xc3 ", type="Lowercase") == b" \xffa\xc3 "
+    assert normalize(b" \xff ", type="Strip", strip_left=True, strip_right=True) == b"\xff"
+    replace = {"type": "Replace", "pattern": {"Regex": "."}, "content": "-"}
+    assert normalize(b"a\xff", **replace) == b"--"
 
 
 # ---- text stream -----------------------------------------------------------------------------
@@ -241,107 +268,3 @@ def test_stream_does_not_depend_on_the_chunks(stop: list[str], driver: Driver) -
         parts, stopped = push_all(driver, chunks, stop)
         assert "".join(parts) == expected
         assert stopped == bool(ends)
-
-
-# ---- chat ------------------------------------------------------------------------------------
-
-
-CHATML: dict[str, Any] = {
-    "chat_version": 1,
-    "family": "chatml",
-    "bos": "",
-    "default_system": "Be brief.",
-    "roles": {
-        role: {"prefix": f"<|im_start|>{role}\n", "suffix": "<|im_end|>\n"}
-        for role in ("system", "user", "assistant")
-    },
-    "generation_prompt": "<|im_start|>assistant\n",
-    "trim_content": False,
-    "stop_token_ids": [2],
-    "stop_strings": [],
-    "add_bos_token_id": None,
-}
-
-
-def render(
-    driver: Driver, messages: Any, chat: dict[str, Any] | None = None, generate: bool = True
-) -> str:
-    text = messages if isinstance(messages, str) else json.dumps(messages)
-    result = driver("chat", chat=chat or CHATML, messages=text, generate=generate)
-    assert isinstance(result, str)
-    return result
-
-
-def test_chat_renders_turns(driver: Driver) -> None:
-    messages = [
-        {"role": "user", "content": " Hi \n"},
-        {"role": "assistant", "content": "Ho"},
-        {"role": "user", "content": ""},
-    ]
-    text = (
-        "<|im_start|>user\n Hi \n<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n"
-        "<|im_start|>user\n<|im_end|>\n"
-    )
-    default = "<|im_start|>system\nBe brief.<|im_end|>\n"
-    assert render(driver, messages) == default + text + "<|im_start|>assistant\n"
-    assert render(driver, messages, generate=False) == default + text
-    system = {"role": "system", "content": "S"}
-    given = "<|im_start|>system\nS<|im_end|>\n"
-    assert render(driver, [system, *messages], generate=False) == given + text
-
-
-def test_chat_bos_and_trimming(driver: Driver) -> None:
-    chat = {**CHATML, "default_system": None, "bos": "<s>", "trim_content": True}
-    messages = [{"role": "user", "content": "\u3000 \t\x1fa b\u00a0\n"}]
-    assert render(driver, messages, chat, False) == "<s><|im_start|>user\na b<|im_end|>\n"
-
-
-@pytest.mark.parametrize(
-    ("messages", "message"),
-    [
-        ([], "at least one message"),
-        ("[", "messages: byte 1"),
-        ({}, "expected a list"),
-        ([1], r"messages\[0\]: expected an object"),
-        ([{"role": "user"}], r'messages\[0\]: "content" is missing'),
-        ([{"content": "x"}], r'"role" is missing'),
-        ([{"role": "user", "content": 1}], r"messages\[0\].content: expected a string"),
-        ([{"role": "user", "content": "x", "name": "y"}], 'key "name" is not supported'),
-        ([{"role": "tool", "content": "x"}], 'message 0: unknown role "tool"'),
-        (
-            [{"role": "user", "content": "x"}, {"role": "system", "content": "x"}],
-            "message 1: a system message can only be the first",
-        ),
-    ],
-)
-def test_chat_refuses(messages: Any, message: str, driver: Driver) -> None:
-    with pytest.raises(DriverError, match=message) as error:
-        render(driver, messages)
-    assert error.value.status == ARGUMENT
-
-
-def test_chat_without_a_role(driver: Driver) -> None:
-    roles = {name: turn for name, turn in CHATML["roles"].items() if name != "system"}
-    chat = {**CHATML, "default_system": None, "roles": roles}
-    with pytest.raises(DriverError, match='this model has no role "system"') as error:
-        render(driver, [{"role": "system", "content": "x"}], chat)
-    assert error.value.status == ARGUMENT
-
-
-@pytest.mark.parametrize(
-    ("changes", "message", "status"),
-    [
-        ({"chat_version": 2}, "chat_version 2, this runtime reads version 1", VERSION),
-        ({"roles": {"tool": {"prefix": "", "suffix": ""}}}, 'role "tool"', UNSUPPORTED),
-        ({"roles": {}}, "default_system is given, but no system role", BUNDLE),
-        ({"stop_token_ids": [-1]}, "not a token id", BUNDLE),
-        ({"stop_strings": [1]}, "expected a string", BUNDLE),
-        ({"add_bos_token_id": 1.5}, "expected an integer", BUNDLE),
-    ],
-)
-def test_chat_json_is_checked(
-    changes: dict[str, Any], message: str, status: int, driver: Driver
-) -> None:
-    with pytest.raises(DriverError, match=message) as error:
-        render(driver, [{"role": "user", "content": "x"}], {**CHATML, **changes})
-    assert error.value.status == status

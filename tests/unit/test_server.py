@@ -304,6 +304,17 @@ def test_what_is_not_http(host: ServerHost) -> None:
     assert long.status == 400
 
 
+def test_a_broken_body_of_a_request_that_is_refused(engine: FakeEngine) -> None:
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json"
+    raw = f"{head}\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".encode()
+    for keys in ((), ("key",)):
+        with ServerHost(engine, api_keys=keys) as host:
+            answer = Reply(host.exchange(raw))
+            assert (answer.status, answer.error["code"]) == (400, "invalid_http")
+            wait_until(lambda host=host: len(host.records) == 1)  # type: ignore[misc]
+            assert host.records[0].details is None
+
+
 def test_many_texts_and_tokens(engine: FakeEngine) -> None:
     with ServerHost(engine, max_n=2, max_tokens=2, request_seconds=50) as host:
         answer = host.request("POST", TEXT, {"model": "fake", "prompt": ["a", "b", "c"]})

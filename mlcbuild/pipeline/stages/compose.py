@@ -68,7 +68,8 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
     for path in sorted(inputs["params"].iterdir()):
         _place(path, out / "params" / path.name)
     tokenizer = inputs["tokenizer"]
-    _place(tokenizer / "tokenizer" / "tokenizer.json", out / "tokenizer" / "tokenizer.json")
+    for file in sorted((tokenizer / "tokenizer").iterdir()):
+        _place(file, out / "tokenizer" / file.name)
     _place(tokenizer / "chat.json", out / "chat.json")
     for name in params["variants"]:
         _place(inputs[f"lower:{name}"] / PLAN, out / "lib" / f"{name}.plan")

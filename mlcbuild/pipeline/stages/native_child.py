@@ -75,20 +75,20 @@ def _say(trying: str) -> None:
 
 def _golden(request: Mapping[str, Any]) -> dict[str, Any]:
     """Compares the text code with its references; records the self-test on one variant."""
-    from mlcbuild.bundle.chat_config import load_template
+    from mlcbuild.bundle.chat_config import load_reference
     from mlcbuild.bundle.native import NativeBundle
     from mlcbuild.bundle.selftest import compute_golden
     from mlcbuild.bundle.tokenizer_check import check_chat, check_stop, check_tokenizer
 
-    template = load_template(json.loads(Path(request["tokenizer_config"]).read_bytes()))
+    reference = load_reference(json.loads(Path(request["tokenizer_config"]).read_bytes()))
     _say("opening the bundle")
     with NativeBundle.open(Path(request["bundle"])) as native:
         _say("the tokenizer")
         check_tokenizer(native)
-        check_stop(native)
-        if template is not None:
+        if reference is not None:
             _say("the chat template")
-            check_chat(native, template)
+            check_stop(native, reference)
+            check_chat(native, reference)
         prompt = native.tokenize(request["prompt"])
         if not prompt:
             raise StageError("the tokenizer makes no tokens of the self-test's prompt")

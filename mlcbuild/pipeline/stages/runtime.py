@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import mlcbuild
@@ -16,7 +17,9 @@ from mlcbuild.targets.target import Target
 ROOT = Path(mlcbuild.__file__).parent / "runtime_stub"
 COMPILE_FLAGS = (
     "-std=c++17",
-    "-O2",
+    "-Wall",
+    "-Wextra",
+    "-Werror",  # the compiler is pinned: what has no warning here has none anywhere
     "-g0",
     "-fPIC",
     "-fno-rtti",
@@ -28,22 +31,36 @@ COMPILE_FLAGS = (
     "-Isrc",
     "-Iinclude",
 )
+OPTIMIZE = {"library": "-O2", "library small": "-Os", "executable": "-Os"}  # by section
 EXPORTS = "src/abi/exports.map"  # without it the C++ library's operators new and delete leak out
 LINK_FLAGS = ("-s", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,now")
 
 
+@dataclass(frozen=True)
+class RuntimeSource:
+    """A C++ source, relative to the runtime's folder, and how it is compiled."""
+
+    path: str
+    optimize: str
+    in_library: bool
+
+    def compile_arguments(self, triple: str, output: str) -> list[str]:
+        """Arguments of zig, for the runtime's folder as the current one."""
+        flags = ["-target", triple, *COMPILE_FLAGS, self.optimize]
+        return ["c++", *flags, "-c", self.path, "-o", output]
+
+
 def runtime_action(target: Target) -> Action:
     """The action for ``target``; every bundle of the target shares its output."""
-    library, executable = read_sources(ROOT)
     return Action(
         stage="runtime",
-        version=1,
+        version=2,
         subject=target.name,
         run=_run,
         params={
             "triple": target.zig_triple,
             "library": f"libmlcb{target.library_suffix}",
-            "sources": [*library, "", *executable],
+            "sources": [f"{source.path} {source.optimize}" for source in read_sources(ROOT)],
             "compile_flags": list(COMPILE_FLAGS),
             "link_flags": list(LINK_FLAGS),
         },
@@ -53,51 +70,46 @@ def runtime_action(target: Target) -> Action:
     )
 
 
-def read_sources(root: Path) -> tuple[list[str], list[str]]:
-    """Sources of the library and of the executable, from sources.txt."""
-    library: list[str] = []
-    executable: list[str] = []
-    current = library
+def read_sources(root: Path) -> list[RuntimeSource]:
+    """What sources.txt lists, the library's sources first."""
+    sources: list[RuntimeSource] = []
+    section = ""
     for line in (root / "sources.txt").read_text(encoding="utf-8").splitlines():
         text = line.split("#")[0].strip()
-        if text == "[executable]":
-            current = executable
-        elif text == "[library]":
-            current = library
+        if text.startswith("["):
+            section = text.strip("[]")
         elif text:
-            current.append(text)
-    if not library or not executable:
-        raise InternalError("runtime_stub/sources.txt lists no sources")
-    return library, executable
+            in_library = section != "executable"
+            sources.append(RuntimeSource(text, OPTIMIZE[section], in_library))
+    if {source.in_library for source in sources} != {True, False}:
+        raise InternalError("runtime_stub/sources.txt lacks sources of the library or executable")
+    return sources
 
 
 def _run(context: ActionContext) -> None:
-    library, executable = read_sources(ROOT)
+    sources = read_sources(ROOT)
     work = context.scratch / "runtime"  # relative names only: no path of this machine gets in
     for folder in ("src", "include"):
         shutil.copytree(ROOT / folder, work / folder)
     triple = str(context.params["triple"])
-    sources = [*library, *executable]
     with context.progress.task("compile", len(sources), "files") as task:
 
-        def compile_one(source: str) -> str:
-            name = source.replace("/", "_") + ".o"
-            command = ["c++", "-target", triple, *COMPILE_FLAGS, "-c", source, "-o", name]
-            run_zig(context, command, work)
+        def compile_one(source: RuntimeSource) -> str:
+            name = source.path.replace("/", "_") + ".o"
+            run_zig(context, source.compile_arguments(triple, name), work)
             task.advance()
             return name
 
         # The first one alone: it also compiles zig's C++ library, which the others then share.
-        objects = {sources[0]: compile_one(sources[0])}
+        objects = [compile_one(sources[0])]
         with ThreadPoolExecutor(max_workers=max(1, context.threads)) as pool:
-            objects.update(zip(sources[1:], pool.map(compile_one, sources[1:]), strict=True))
+            objects += pool.map(compile_one, sources[1:])
+    core = [name for source, name in zip(sources, objects, strict=True) if source.in_library]
     file = str(context.params["library"])
     link = ["c++", "-target", triple, *LINK_FLAGS]
-    core = [objects[source] for source in library]
     shared = ["-shared", f"-Wl,-soname,{file}", f"-Wl,--version-script={EXPORTS}"]
     run_zig(context, [*link, *shared, "-o", file, *core], work)
-    main = [objects[source] for source in executable]
-    run_zig(context, [*link, "-o", "mlcb", *core, *main], work)
+    run_zig(context, [*link, "-o", "mlcb", *objects], work)
     for folder, name in (("lib", file), ("bin", "mlcb")):
         (context.out / folder).mkdir()
         shutil.copy(work / name, context.out / folder / name)

@@ -1,4 +1,4 @@
-"""tokenizer: tokenizer.json and the chat form of a bundle, checked against the template."""
+"""tokenizer: tokenizer.json and chat.json of a bundle."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from mlcbuild.recipe.build_spec import BuildSpec
 
 
 def tokenizer_action(spec: BuildSpec, model: Action) -> Action:
-    """tokenizer/tokenizer.json, chat.json, and notes for the manifest."""
+    """tokenizer/ (tokenizer.json, and packed), chat.json, and notes for the manifest."""
     return Action(
         stage="tokenizer",
-        version=1,
+        version=3,
         subject=spec.recipe,
         run=_run,
         inputs={"model": model},
         tools=tool_versions("jinja2"),
-        describe="derive the chat form",
+        describe="read the chat template",
     )
 
 
 def _run(context: ActionContext) -> None:
     from mlcbuild.bundle.chat_config import derive_chat_config
+    from mlcbuild.bundle.tokenizer_pack import PACKED_NAME, pack_tokenizer
 
     source = context.inputs["model"]
     description = json.loads((source / MODEL).read_bytes())
@@ -44,5 +45,7 @@ def _run(context: ActionContext) -> None:
     )
     (context.out / "tokenizer").mkdir()
     shutil.copyfile(source / TOKENIZER, context.out / "tokenizer" / TOKENIZER)
+    packed = pack_tokenizer((source / TOKENIZER).read_bytes())
+    (context.out / "tokenizer" / PACKED_NAME).write_bytes(packed)
     (context.out / "chat.json").write_bytes(chat.to_bytes())
     (context.out / NOTES).write_bytes(canonical_json.encode(list(chat.notes)))

@@ -56,6 +56,10 @@ class Driver {
                                      text_or(command, "reasoning", kNone));
       return "null";
     }
+    if (op == "prompt") {
+      parser_->read_prompt(command.at("text").as_string());
+      return "null";
+    }
     if (op == "push") {
       const Json* last = command.find("last");
       return parser_->push(from_hex(command.at("hex").as_string()),
@@ -81,7 +85,9 @@ class Driver {
     const Json* now = command.find("now");
     std::string text;
     {
-      jinja::Heap heap(size_t{256} << 20, 50000000);
+      const Json* steps = command.find("steps");
+      jinja::Heap heap(size_t{256} << 20,
+                       steps == nullptr ? 30000000 : static_cast<uint64_t>(steps->as_int()));
       const jinja::Value variables =
           jinja::parse_json(heap, text_or(command, "variables", "{}"), "variables");
       jinja::Interpreter interpreter(program, &heap, now == nullptr ? 0 : now->as_int());

@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "text/normalizer.h"
+#include "text/pre_tokenizer.h"
 #include "text/regex.h"
 #include "text/stream.h"
 #include "text/tokenizer.h"
@@ -104,6 +105,7 @@ class Driver {
     if (op == "vocab_size") return std::to_string(tokenizer().vocab_size());
     if (op == "json") return dump(Json::parse(text_of(command), "input"));
     if (op == "normalize") return normalize(command);
+    if (op == "pre_tokenize") return pre_tokenize(command);
     if (op == "regex") return regex(command);
     if (op == "stream") return stream(command);
     throw Error(MLCB_ERROR_ARGUMENT, "unknown op " + op);
@@ -228,6 +230,24 @@ class Driver {
     Normalizer::Scratch scratch;
     const Normalizer normalizer = Normalizer::from_json(command.find("normalizer"));
     return quoted_hex(std::string(normalizer.apply(text, &scratch)));
+  }
+
+  static std::string pre_tokenize(const Json& command) {
+    const PreTokenizer pre_tokenizer = PreTokenizer::from_json(command.find("pre_tokenizer"));
+    const std::string text = text_of(command);
+    if (pre_tokenizer.keeps(text)) return text.empty() ? "[]" : "[" + quoted_hex(text) + "]";
+    std::vector<RegexChar> chars;
+    regex_chars(text, &chars);
+    std::vector<Piece> pieces;
+    PreTokenizer::Matchers matchers = pre_tokenizer.make_matchers();
+    pre_tokenizer.split(&chars, &pieces, &matchers, !flag(command, "behind"));
+    std::string out = "[";
+    for (const Piece& piece : pieces) {
+      std::string bytes;
+      append_utf8(chars.data() + piece.begin, piece.end - piece.begin, &bytes);
+      out += (out.size() > 1 ? "," : "") + quoted_hex(bytes);
+    }
+    return out + "]";
   }
 
   static std::string dump(const Json& json) {

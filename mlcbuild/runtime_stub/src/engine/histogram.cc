@@ -1,36 +1,36 @@
 #include "engine/histogram.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace mlcb {
 namespace {
 
-// Renard's series R10. Bounds in 1e-6 s are whole numbers up to the rounding of the division, so
-// that they print as what they are.
-constexpr uint32_t kDecade[10] = {100, 125, 160, 200, 250, 315, 400, 500, 630, 800};
+// Renard's series R10. Bounds in microseconds are whole numbers, so that they print as what they
+// are.
+struct Bounds {
+  double seconds[Histogram::kBounds] = {};
+  constexpr Bounds() {
+    constexpr uint64_t kDecade[10] = {100, 125, 160, 200, 250, 315, 400, 500, 630, 800};
+    uint64_t power = 1;
+    for (size_t i = 0; i < Histogram::kBounds; ++i) {
+      if (i > 0 && i % 10 == 0) power *= 10;
+      seconds[i] = static_cast<double>(kDecade[i % 10] * power) / 1e6;
+    }
+  }
+};
+constexpr Bounds kBoundTable;
 
 }  // namespace
 
-double Histogram::bound(size_t index) {
-  uint64_t microseconds = kDecade[index % 10];
-  for (size_t decade = 0; decade < index / 10; ++decade) microseconds *= 10;
-  return static_cast<double>(microseconds) / 1e6;
-}
+double Histogram::bound(size_t index) { return kBoundTable.seconds[index]; }
 
 void Histogram::add(double seconds, uint64_t times) {
   if (times == 0) return;
-  if (!(seconds > 0)) seconds = 0;  // a clock that stood still
-  size_t low = 0, high = kBounds;   // the first bound that is not below it
-  while (low < high) {
-    const size_t middle = (low + high) / 2;
-    if (bound(middle) < seconds) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  counts_[low] += times;
+  if (!(seconds > 0)) seconds = 0;             // a clock that stood still
+  const double* bounds = kBoundTable.seconds;  // the first one that is not below it:
+  const size_t index =
+      static_cast<size_t>(std::lower_bound(bounds, bounds + kBounds, seconds) - bounds);
+  counts_[index] += times;
   least_ = count_ == 0 ? seconds : std::min(least_, seconds);
   greatest_ = std::max(greatest_, seconds);
   count_ += times;

@@ -5,6 +5,7 @@
 #include "core/context.h"
 #include "core/error.h"
 #include "core/sha256.h"
+#include "text/tokenizer_file.h"
 
 namespace mlcb {
 namespace {
@@ -67,8 +68,16 @@ void Bundle::open_text() {
   const std::string manifest_path = path_of("bundle.json");
   const std::string tokenizer =
       in_file(manifest_path, [&] { return manifest_.at("tokenizer").as_string(); });
-  tokenizer_ = in_file(path_of(tokenizer), [&] {
-    return Tokenizer::from_json(Json::parse(open_checked(tokenizer).text(), path_of(tokenizer)));
+  // Beside the tokenizer.json may lie the same one packed, which loads several times as fast.
+  const std::string packed = tokenizer.substr(0, tokenizer.find_last_of('/') + 1) + "tokenizer.bin";
+  const std::string source = by_path_.count(packed) != 0 ? packed : tokenizer;
+  tokenizer_ = in_file(path_of(source), [&] {
+    const MappedFile file = open_checked(source);
+    if (source == packed && packed_tokenizer_source(file.text()) != listed(tokenizer).sha256) {
+      throw Error(MLCB_ERROR_BUNDLE, path_of(packed) + ": it was not made of " + tokenizer +
+                                         "\nwhy: it names another sha256 of its source");
+    }
+    return Tokenizer::from_file(file.text(), path_of(source));
   });
   const std::string chat = in_file(manifest_path, [&] { return manifest_.at("chat").as_string(); });
   chat_ = in_file(path_of(chat), [&] {

@@ -3,9 +3,9 @@
 #include "grammar/automaton.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "grammar/grammar_error.h"
+#include "grammar/vector_ids.h"
 
 namespace mlcb {
 namespace {
@@ -14,20 +14,12 @@ constexpr size_t kMaxAutomatonStates = 500000;
 // Of the subset construction, over all rules; twice as many without sets.
 constexpr uint64_t kMaxSteps = 10000000;
 
-struct VectorHash {
-  size_t operator()(const std::vector<uint32_t>& values) const {
-    uint64_t hash = values.size();
-    for (const uint32_t value : values) hash = (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29);
-    return static_cast<size_t>(hash);
-  }
-};
-
 // Which rules can be finished from their start; with empty, without any byte.
 std::vector<char> finishable(const RuleSet& rules, bool empty) {
   std::vector<char> result(rules.rules.size(), 0), reached(rules.states.size(), 0);
   std::vector<std::vector<uint32_t>> waiting(rules.rules.size());
   std::vector<uint32_t> work;
-  std::unordered_map<uint32_t, uint32_t> rule_of;  // by finish
+  std::vector<uint32_t> rule_of(rules.states.size(), RuleSet::kNone);  // by finish
   auto reach = [&](uint32_t state) {
     if (reached[state]) return;
     reached[state] = 1;
@@ -42,13 +34,12 @@ std::vector<char> finishable(const RuleSet& rules, bool empty) {
     const GrammarRule& rule = rules.rules[i];
     rule_of[rule.finish] = i;
     reach(rule.start);
-    if (rule.counted && rule.min == 0) finish(i);
+    if (rule.counted && rule.min == 0 && (!empty || rule.tail < 0)) finish(i);
   }
   while (!work.empty()) {
     const uint32_t state = work.back();
     work.pop_back();
-    const auto found = rule_of.find(state);
-    if (found != rule_of.end()) finish(found->second);
+    if (rule_of[state] != RuleSet::kNone) finish(rule_of[state]);
     for (uint32_t e = rules.states[state]; e != RuleSet::kNone; e = rules.edges[e].next) {
       const RuleEdge& edge = rules.edges[e];
       if (edge.kind == RuleEdge::kCall && !result[edge.value]) {
@@ -127,6 +118,7 @@ class AutomatonBuilder {
       rule.counted = rules_.rules[i].counted;
       rule.min = rules_.rules[i].min;
       rule.max = rules_.rules[i].max;
+      rule.has_tail = rules_.rules[i].tail >= 0;
       out_.rules.push_back(rule);
     }
     out_.root = index_[root_];
@@ -138,6 +130,9 @@ class AutomatonBuilder {
       if (edge.kind != RuleEdge::kBytes) continue;
       starts[edge.value & 255] = true;
       starts[(edge.value >> 8) + 1] = true;
+    }
+    for (const GrammarRule& rule : rules_.rules) {
+      if (rule.tail >= 0) starts[rule.tail] = starts[rule.tail + 1] = true;
     }
     uint32_t current = 0;
     for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -195,7 +190,9 @@ class AutomatonBuilder {
       subset_construction(rule, false, SIZE_MAX);
     }
     const GrammarRule& source = rules_.rules[rule];
+    tail_state_ = RuleSet::kNone;
     if (source.counted) close_loop();
+    if (source.tail >= 0) add_tail(out_.class_of[source.tail]);
     trim();
     merge_equal();
     place(rule);
@@ -221,28 +218,25 @@ class AutomatonBuilder {
   // With sets: the deterministic automaton; false beyond the limit. Else states keep apart what
   // the same byte leads to.
   bool subset_construction(uint32_t rule, bool sets, size_t limit) {
-    std::unordered_map<std::vector<uint32_t>, uint32_t, VectorHash> ids;
-    std::vector<const std::vector<uint32_t>*> found;  // keys of ids
+    VectorIds ids;
     const uint32_t finish = rules_.rules[rule].finish;
     bool fits = true;
     auto id_of = [&](std::vector<uint32_t> set) {
       close(&set);
       reduce(&set, finish);
-      const auto added = ids.emplace(std::move(set), static_cast<uint32_t>(found.size()));
-      if (added.second) {
-        found.push_back(&added.first->first);
-        if (found.size() > limit) fits = false;
-        if (found.size() + out_.states.size() > kMaxAutomatonStates) {
-          fail_grammar("the grammar is too large: more than " +
-                       std::to_string(kMaxAutomatonStates) + " states");
-        }
+      bool added = false;
+      const uint32_t id = ids.add(set, &added);
+      if (ids.size() > limit) fits = false;
+      if (ids.size() + out_.states.size() > kMaxAutomatonStates) {
+        fail_grammar("the grammar is too large: more than " +
+                     std::to_string(kMaxAutomatonStates) + " states");
       }
-      return added.first->second;
+      return id;
     };
     id_of({rules_.rules[rule].start});
     std::vector<ByteTransition> edges;
     std::vector<std::pair<uint32_t, uint32_t>> calls;
-    for (size_t i = 0; i < found.size() && fits; ++i) {
+    for (uint32_t i = 0; i < ids.size() && fits; ++i) {
       if (sets && steps_ > kMaxSteps) return false;
       if (steps_ > 2 * kMaxSteps) {
         fail_grammar("the grammar is too large: its rules take too many steps to prepare");
@@ -250,7 +244,7 @@ class AutomatonBuilder {
       edges.clear();
       calls.clear();
       LocalState local;
-      for (const uint32_t state : *found[i]) {
+      for (const uint32_t state : ids.get(i)) {
         if (state == finish) local.accepts = true;
         for (uint32_t e = rules_.states[state]; e != RuleSet::kNone; e = rules_.edges[e].next) {
           const RuleEdge& edge = rules_.edges[e];
@@ -327,6 +321,18 @@ class AutomatonBuilder {
     states_[0].accepts = true;
   }
 
+  void add_tail(uint32_t byte_class) {
+    tail_state_ = static_cast<uint32_t>(states_.size());
+    states_[0].accepts = false;
+    auto& bytes = states_[0].bytes;
+    const auto behind = std::find_if(bytes.begin(), bytes.end(), [&](const ByteTransition& edge) {
+      return edge.first > byte_class;
+    });
+    bytes.insert(behind, {byte_class, byte_class, tail_state_});
+    states_.emplace_back();
+    states_.back().accepts = true;
+  }
+
   // Drops transitions to states from which the end cannot be reached.
   void trim() {
     const size_t count = states_.size();
@@ -366,7 +372,8 @@ class AutomatonBuilder {
     for (uint32_t i = 0; i < same.size(); ++i) same[i] = i;
     post_order(&order);
     for (int round = 0; round < 3; ++round) {
-      std::unordered_map<std::vector<uint32_t>, uint32_t, VectorHash> known;
+      VectorIds known;
+      std::vector<uint32_t> states;  // by id
       bool changed = false;
       for (const uint32_t state : order) {
         if (same[state] != state) continue;
@@ -385,10 +392,11 @@ class AutomatonBuilder {
           const uint32_t to = target(&call.to);
           key.insert(key.end(), {call.rule, to});
         }
-        const auto added = known.emplace(std::move(key), state);
-        if (added.second || state == 0) continue;
-        if (added.first->second == 0) continue;  // the start stays what it is
-        same[state] = added.first->second;
+        bool added = false;
+        const uint32_t id = known.add(key, &added);
+        if (added) states.push_back(state);
+        if (added || state == 0 || states[id] == 0) continue;  // the start stays what it is
+        same[state] = states[id];
         changed = true;
       }
       if (!changed) break;
@@ -437,6 +445,7 @@ class AutomatonBuilder {
       state.rule = index_[rule];
       state.accepts = local.accepts;
       state.head = rules_.rules[rule].counted && id == 0;
+      state.tail = id == tail_state_;
       state.bytes_begin = static_cast<uint32_t>(out_.bytes.size());
       for (const ByteTransition& edge : local.bytes) {
         out_.bytes.push_back({edge.first, edge.last, place[edge.to]});
@@ -449,9 +458,31 @@ class AutomatonBuilder {
       state.calls_end = static_cast<uint32_t>(out_.calls.size());
       out_.states.push_back(state);
     }
-    out_.rules[index_[rule]].start = place[0];
+    AutomatonRule& placed = out_.rules[index_[rule]];
+    placed.start = place[0];
+    placed.base = base;
     // A count of what may be empty is reached at once.
-    if (rules_.rules[rule].counted && nullable_[rule]) out_.rules[index_[rule]].min = 0;
+    if (placed.counted && nullable_[rule]) placed.min = 0;
+    if (placed.counted) find_twin(&placed);
+  }
+
+  void find_twin(AutomatonRule* rule) {
+    std::vector<uint32_t> shape;
+    for (size_t i = rule->base; i < out_.states.size(); ++i) {
+      const AutomatonState& state = out_.states[i];
+      if (state.calls_begin != state.calls_end) return;
+      for (uint32_t b = state.bytes_begin; b < state.bytes_end; ++b) {
+        const ByteTransition& edge = out_.bytes[b];
+        if (b > state.bytes_begin && edge.first <= out_.bytes[b - 1].last) return;
+        shape.insert(shape.end(), {edge.first, edge.last, edge.to - rule->base});
+      }
+      shape.push_back(RuleSet::kNone - state.tail);
+    }
+    rule->flat = true;
+    bool added = false;
+    const uint32_t id = twins_.add(shape, &added);
+    if (added) twin_bases_.push_back(rule->base);
+    rule->twin_base = twin_bases_[id];
   }
 
   // Orders the rules so that one comes before those that its start calls.
@@ -495,6 +526,9 @@ class AutomatonBuilder {
   uint32_t mark_ = 0;
   uint64_t steps_ = 0;
   std::vector<LocalState> states_;
+  uint32_t tail_state_ = RuleSet::kNone;
+  VectorIds twins_;
+  std::vector<uint32_t> twin_bases_;
   Automaton out_;
 };
 

@@ -24,6 +24,7 @@ struct AutomatonState {
   uint32_t rule = 0;
   bool accepts = false;  // the rule may end here; a counted rule: if its count has been reached
   bool head = false;     // of a counted rule: between two of its items
+  bool tail = false;     // of a counted rule: behind its items and its last byte
 };
 
 // No rule is called that has no text at all, or that calls itself before it takes a byte. A rule
@@ -33,6 +34,12 @@ struct AutomatonRule {
   uint32_t rank = 0;  // less than the rank of every rule that is called at the start
   bool counted = false;
   uint32_t min = 0, max = 0;
+  bool has_tail = false;
+  // A counted rule that calls none: where its states begin, and where those of the first rule with
+  // the same ones begin (they may differ in min and max). Of each state, no two transitions share
+  // a byte.
+  bool flat = false;
+  uint32_t base = 0, twin_base = 0;
 };
 
 struct Automaton {

@@ -1,10 +1,10 @@
 #include "grammar/char_dfa.h"
 
 #include <algorithm>
-#include <map>
 
 #include "core/utf8.h"
 #include "grammar/grammar_error.h"
+#include "grammar/vector_ids.h"
 
 namespace mlcb {
 namespace {
@@ -152,24 +152,21 @@ class DfaBuilder {
 
   bool subsets(uint32_t first, CharDfa* out) {
     constexpr uint64_t kMaxSteps = 4000000;
-    std::map<std::vector<uint32_t>, uint32_t> ids;
-    std::vector<const std::vector<uint32_t>*> sets;
+    VectorIds ids;
     auto id_of = [&](std::vector<uint32_t> set, bool begin) {
       std::sort(set.begin(), set.end());
       set.erase(std::unique(set.begin(), set.end()), set.end());
       close(&set, begin, false);
       if (begin) set.push_back(UINT32_MAX);  // never the same as a later set
-      const auto added = ids.emplace(std::move(set), static_cast<uint32_t>(sets.size()));
-      if (added.second) {
-        sets.push_back(&added.first->first);
-        out->states.emplace_back();
-      }
-      return added.first->second;
+      bool added = false;
+      const uint32_t id = ids.add(set, &added);
+      if (added) out->states.emplace_back();
+      return id;
     };
     id_of({first}, true);
-    for (uint32_t i = 0; i < sets.size(); ++i) {
-      if (sets.size() > CharDfa::kMaxStates || steps_ > kMaxSteps) return false;
-      std::vector<uint32_t> set = *sets[i];
+    for (uint32_t i = 0; i < ids.size(); ++i) {
+      if (ids.size() > CharDfa::kMaxStates || steps_ > kMaxSteps) return false;
+      std::vector<uint32_t> set = ids.get(i);
       const bool begin = set.back() == UINT32_MAX;
       if (begin) set.pop_back();
       std::vector<CharDfa::Arc> arcs;
@@ -192,8 +189,7 @@ class DfaBuilder {
     }
     std::sort(cuts.begin(), cuts.end());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    std::sort(arcs.begin(), arcs.end(),
-              [](const CharDfa::Arc& a, const CharDfa::Arc& b) { return a.first < b.first; });
+    std::sort(arcs.begin(), arcs.end());
     std::vector<CharDfa::Arc> active;
     size_t next = 0;
     for (size_t i = 0; i + 1 < cuts.size(); ++i) {
@@ -257,8 +253,7 @@ CharDfa CharDfa::any_of(const std::vector<std::string>& texts) {
     dfa.states[at].accepts = true;
   }
   for (State& state : dfa.states) {
-    std::sort(state.arcs.begin(), state.arcs.end(),
-              [](const Arc& a, const Arc& b) { return a.first < b.first; });
+    std::sort(state.arcs.begin(), state.arcs.end());
   }
   return dfa;
 }
@@ -298,21 +293,19 @@ CharDfa CharDfa::complement() const {
 
 CharDfa CharDfa::intersect(const CharDfa& other, const std::string& where) const {
   CharDfa dfa;
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> ids;
-  std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  VectorIds pairs;
   auto id_of = [&](uint32_t a, uint32_t b) {
-    const auto added = ids.emplace(std::make_pair(a, b), static_cast<uint32_t>(pairs.size()));
-    if (added.second) {
-      pairs.emplace_back(a, b);
-      dfa.states.emplace_back();
-      if (pairs.size() > kMaxStates) fail_size(where);
-    }
-    return added.first->second;
+    bool added = false;
+    const uint32_t id = pairs.add({a, b}, &added);
+    if (added) dfa.states.emplace_back();
+    if (pairs.size() > kMaxStates) fail_size(where);
+    return id;
   };
   id_of(0, 0);
   for (uint32_t i = 0; i < pairs.size(); ++i) {
-    const State& a = states[pairs[i].first];
-    const State& b = other.states[pairs[i].second];
+    const std::vector<uint32_t> pair = pairs.get(i);
+    const State& a = states[pair[0]];
+    const State& b = other.states[pair[1]];
     dfa.states[i].accepts = a.accepts && b.accepts;
     for (size_t x = 0, y = 0; x < a.arcs.size() && y < b.arcs.size();) {
       const uint32_t first = std::max(a.arcs[x].first, b.arcs[y].first);
@@ -378,11 +371,19 @@ void CharDfa::add_to(RuleSet* rules, uint32_t from, TextEncoding encoding, uint3
   rules->add_empty(from, places[0]);
   for (size_t i = 0; i < states.size(); ++i) {
     if (states[i].accepts) rules->add_empty(places[i], to);
-    std::map<uint32_t, CharSet> targets;
-    for (const Arc& arc : states[i].arcs) targets[arc.to].add(arc.first, arc.last);
-    for (auto& target : targets) {
-      target.second.finish();
-      rules->add_class(places[i], target.second, encoding, places[target.first]);
+    // The characters that lead to one state together.
+    std::vector<uint32_t> targets;
+    for (const Arc& arc : states[i].arcs) targets.push_back(arc.to);
+    std::sort(targets.begin(), targets.end());
+    targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
+    std::vector<CharSet> sets(targets.size());
+    for (const Arc& arc : states[i].arcs) {
+      const auto place = std::lower_bound(targets.begin(), targets.end(), arc.to);
+      sets[static_cast<size_t>(place - targets.begin())].add(arc.first, arc.last);
+    }
+    for (size_t t = 0; t < targets.size(); ++t) {
+      sets[t].finish();
+      rules->add_class(places[i], sets[t], encoding, places[targets[t]]);
     }
   }
 }

@@ -14,6 +14,7 @@ struct CharDfa {
   struct Arc {
     uint32_t first, last;  // characters, inclusive; a state's arcs are ascending
     uint32_t to;
+    bool operator<(const Arc& other) const { return first < other.first; }
   };
   struct State {
     bool accepts = false;

@@ -22,8 +22,7 @@ void CharSet::add(const CharSet& other) {
 }
 
 void CharSet::finish() {
-  std::sort(ranges_.begin(), ranges_.end(),
-            [](const CharRange& a, const CharRange& b) { return a.first < b.first; });
+  std::sort(ranges_.begin(), ranges_.end());
   size_t kept = 0;
   for (const CharRange& range : ranges_) {
     if (kept > 0 && range.first <= ranges_[kept - 1].last + 1) {

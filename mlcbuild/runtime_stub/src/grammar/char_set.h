@@ -7,9 +7,7 @@ namespace mlcb {
 
 struct CharRange {
   uint32_t first, last;  // inclusive
-  bool operator==(const CharRange& other) const {
-    return first == other.first && last == other.last;
-  }
+  bool operator<(const CharRange& other) const { return first < other.first; }
 };
 
 constexpr uint32_t kLastChar = 0x10FFFF;

@@ -41,7 +41,16 @@ bool Machine::accepts(const Item& item) const {
 bool Machine::can_move(const Item& item) const {
   const AutomatonState& state = automaton_.states[item.state];
   if (state.bytes_begin == state.bytes_end && state.calls_begin == state.calls_end) return false;
-  return !state.head || item.count < automaton_.rules[state.rule].max;
+  const AutomatonRule& rule = automaton_.rules[state.rule];
+  return !state.head || rule.has_tail || item.count < rule.max;
+}
+
+// Whether the count lets this transition through.
+bool Machine::may_take(const Item& item, const ByteTransition& edge) const {
+  const AutomatonState& from = automaton_.states[item.state];
+  if (!from.head) return true;
+  const AutomatonRule& rule = automaton_.rules[from.rule];
+  return automaton_.states[edge.to].tail ? item.count >= rule.min : item.count < rule.max;
 }
 
 // Adds what follows when rules end, and gives the state of all that.
@@ -206,10 +215,13 @@ Machine::StateId Machine::compute_step(StateId id, uint32_t byte_class) {
     const AutomatonState& from = automaton_.states[item.state];
     for (uint32_t b = from.bytes_begin; b < from.bytes_end; ++b) {
       const ByteTransition& edge = automaton_.bytes[b];
-      if (byte_class < edge.first || byte_class > edge.last) continue;
+      if (byte_class < edge.first || byte_class > edge.last || !may_take(item, edge)) continue;
+      const AutomatonState& target = automaton_.states[edge.to];
       Item next = {edge.to, item.count, item.context};
-      if (automaton_.states[edge.to].head) {
+      if (target.head) {
         next.count = automaton_.next_count(automaton_.rules[from.rule], item.count);
+      } else if (target.tail) {
+        next.count = 0;  // it does not matter any more
       }
       scratch_.push_back(next);
     }
@@ -235,6 +247,7 @@ int Machine::forced_byte(StateId id) {
     const AutomatonState& from = automaton_.states[moves_[i].state];
     for (uint32_t b = from.bytes_begin; b < from.bytes_end; ++b) {
       const ByteTransition& edge = automaton_.bytes[b];
+      if (!may_take(moves_[i], edge)) continue;
       if (edge.first != edge.last || automaton_.class_size[edge.first] != 1) return -1;
       if (forced >= 0 && forced != static_cast<int>(edge.first)) return -1;
       forced = static_cast<int>(edge.first);

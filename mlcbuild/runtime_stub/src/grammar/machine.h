@@ -13,19 +13,40 @@
 
 namespace mlcb {
 
+// Trie nodes at which a rule may end inside a token: what follows is up to the caller.
+struct RuleEnds {
+  std::vector<uint32_t> nodes;
+  uint64_t serial = 0;  // never used twice in a grammar
+};
+
 // The tokens that a text in one automaton state may go on with, whatever called its rule.
 struct NodeMask {
   std::vector<uint32_t> bits;   // a full mask, or empty
   std::vector<int32_t> tokens;  // or few tokens
-  // Trie nodes at which the rule may end inside a token: what follows is up to the caller.
-  std::vector<uint32_t> ends;
-  uint32_t depth = 0;   // how much deeper the stack gets inside a token
-  uint64_t serial = 0;  // never used twice
+  std::shared_ptr<const RuleEnds> ends;
+  uint32_t depth = 0;  // how much deeper the stack gets inside a token
   uint64_t last_used = 0;
+};
 
-  size_t bytes() const {
-    return sizeof(*this) + 4 * (bits.capacity() + tokens.capacity() + ends.capacity());
-  }
+// What tokens do in a state of a counted rule, whatever the count: from it the masks for each count
+// are made without walking the trie again.
+struct CountedProfile {
+  // Values in the order of their levels, and how many have at most a level.
+  template <typename Value>
+  struct Levels {
+    std::vector<Value> values;
+    std::vector<uint32_t> totals = {0};
+
+    uint32_t last() const { return static_cast<uint32_t>(totals.size() - 1); }
+    // Where the values of the levels up to this one end.
+    size_t end(uint32_t level) const { return totals[level < last() ? level : last()]; }
+    size_t begin(uint32_t level) const { return level == 0 ? 0 : end(level - 1); }
+    void sort(const std::vector<uint32_t>& levels);
+  };
+  Levels<int32_t> inner;  // tokens, by the number of items that they begin
+  Levels<int32_t> whole;  // tokens that go on behind the rule's last byte, by the items before
+  Levels<uint32_t> ends;  // trie nodes at which the rule may end, by the items before
+  std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const RuleEnds>> known_ends;
 };
 
 // The masks of one grammar, those used last. Belongs to the grammar's lock.
@@ -40,9 +61,15 @@ class NodeMasks {
   };
   std::shared_ptr<NodeMask> find(const Key& key);
   void add(const Key& key, std::shared_ptr<NodeMask> mask);
+  std::shared_ptr<CountedProfile>& profile(uint32_t state) { return profiles_[state]; }
+  void profile_added(size_t bytes) { bytes_ += bytes; }
+  uint64_t next_serial() { return ++tick_; }
 
  private:
+  void shrink();
+
   std::map<Key, std::shared_ptr<NodeMask>> masks_;
+  std::map<uint32_t, std::shared_ptr<CountedProfile>> profiles_;
   size_t bytes_ = 0;
   uint64_t tick_ = 0;
 };
@@ -120,6 +147,7 @@ class Machine {
   uint32_t intern_context(const std::vector<Item>& entries);
   bool accepts(const Item& item) const;
   bool can_move(const Item& item) const;
+  bool may_take(const Item& item, const ByteTransition& edge) const;
   NodeMasks::Key key_of(const Item& item) const;
 
   struct Found {
@@ -130,7 +158,10 @@ class Machine {
   // Walks the trie's nodes [from, to) from a state that stands at depth.
   void walk(StateId state, uint32_t from, uint32_t to, uint32_t depth, Found* found);
   std::shared_ptr<NodeMask> node_mask(const Item& item, NodeMasks* masks);
-  const std::vector<int32_t>& after_ends(const NodeMask& mask, uint32_t context);
+  std::shared_ptr<NodeMask> counted_mask(const Item& item, NodeMasks* masks);
+  std::shared_ptr<CountedProfile> make_profile(uint32_t state) const;
+  void set_mask_tokens(const std::vector<int32_t>& tokens, NodeMask* mask) const;
+  const std::vector<int32_t>& after_ends(const RuleEnds& ends, uint32_t context);
   uint32_t import_context(const Machine& other, uint32_t context,
                           std::unordered_map<uint32_t, uint32_t>* known);
 

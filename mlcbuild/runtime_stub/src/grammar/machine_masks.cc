@@ -9,13 +9,30 @@
 namespace mlcb {
 namespace {
 
-constexpr size_t kMaxNodeMaskBytes = 8 << 20;  // of one grammar
+constexpr size_t kMaxNodeMaskBytes = 12 << 20;  // of one grammar
 
 void set_tokens(const std::vector<int32_t>& tokens, uint32_t* words) {
   for (const int32_t token : tokens) words[token >> 5] |= 1u << (token & 31);
 }
 
+size_t bytes_of(const NodeMask& mask) {
+  return 128 + 4 * (mask.bits.size() + mask.tokens.size() + mask.ends->nodes.size());
+}
+
 }  // namespace
+
+template <typename Value>
+void CountedProfile::Levels<Value>::sort(const std::vector<uint32_t>& levels) {
+  for (const uint32_t level : levels) {
+    if (level >= totals.size()) totals.resize(level + 1);
+    ++totals[level];
+  }
+  for (size_t i = 1; i < totals.size(); ++i) totals[i] += totals[i - 1];
+  std::vector<uint32_t> next = totals;
+  std::vector<Value> sorted(values.size());
+  for (size_t i = values.size(); i-- > 0;) sorted[--next[levels[i]]] = values[i];
+  values.swap(sorted);
+}
 
 std::shared_ptr<NodeMask> NodeMasks::find(const Key& key) {
   const auto found = masks_.find(key);
@@ -25,21 +42,25 @@ std::shared_ptr<NodeMask> NodeMasks::find(const Key& key) {
 }
 
 void NodeMasks::add(const Key& key, std::shared_ptr<NodeMask> mask) {
-  mask->last_used = mask->serial = ++tick_;
-  bytes_ += mask->bytes();
+  mask->last_used = ++tick_;
+  bytes_ += bytes_of(*mask);
   masks_[key] = std::move(mask);
-  if (bytes_ <= kMaxNodeMaskBytes) return;
-  // Forget the half that was not used for the longest time.
+  if (bytes_ > kMaxNodeMaskBytes) shrink();
+}
+
+// Forgets the half of the masks that was not used for the longest time, and the profiles.
+void NodeMasks::shrink() {
   std::vector<uint64_t> ticks;
   for (const auto& entry : masks_) ticks.push_back(entry.second->last_used);
-  std::nth_element(ticks.begin(), ticks.begin() + static_cast<ptrdiff_t>(ticks.size() / 2),
-                   ticks.end());
+  std::sort(ticks.begin(), ticks.end());
   const uint64_t middle = ticks[ticks.size() / 2];
+  profiles_.clear();
+  bytes_ = 0;
   for (auto entry = masks_.begin(); entry != masks_.end();) {
     if (entry->second->last_used < middle) {
-      bytes_ -= entry->second->bytes();
       entry = masks_.erase(entry);
     } else {
+      bytes_ += bytes_of(*entry->second);
       ++entry;
     }
   }
@@ -81,31 +102,125 @@ void Machine::walk(StateId state, uint32_t from, uint32_t to, uint32_t depth, Fo
   }
 }
 
+void Machine::set_mask_tokens(const std::vector<int32_t>& tokens, NodeMask* mask) const {
+  const size_t words = vocabulary_.mask_words();
+  if (tokens.size() <= words / 2) {
+    mask->tokens.assign(tokens.begin(), tokens.end());
+  } else {
+    mask->bits.assign(words, 0);
+    set_tokens(tokens, mask->bits.data());
+  }
+}
+
 std::shared_ptr<NodeMask> Machine::node_mask(const Item& item, NodeMasks* masks) {
+  if (automaton_.rules[automaton_.states[item.state].rule].flat) return counted_mask(item, masks);
   const NodeMasks::Key key = key_of(item);
   std::shared_ptr<NodeMask> mask = masks->find(key);
   if (mask) return mask;
   mask = std::make_shared<NodeMask>();
+  const auto ends = std::make_shared<RuleEnds>();
+  ends->serial = masks->next_serial();
   Found found;
-  found.ends = &mask->ends;
+  found.ends = &ends->nodes;
   // The item alone, without what follows when its rule ends here: the state has that already.
   const StateId state = intern_state({{item.state, item.count, unknown_caller_}}, 0);
   walk(state, 0, static_cast<uint32_t>(vocabulary_.trie().size()), 0, &found);
+  ends->nodes.shrink_to_fit();
+  mask->ends = ends;
   mask->depth = found.depth;
-  mask->ends.shrink_to_fit();
-  const size_t words = vocabulary_.mask_words();
-  if (found.tokens.size() > words / 2) {
-    mask->bits.assign(words, 0);
-    set_tokens(found.tokens, mask->bits.data());
-  } else {
-    mask->tokens.assign(found.tokens.begin(), found.tokens.end());
-  }
+  set_mask_tokens(found.tokens, mask.get());
   masks->add(key, mask);
   return mask;
 }
 
-const std::vector<int32_t>& Machine::after_ends(const NodeMask& mask, uint32_t context) {
-  const std::pair<uint64_t, uint32_t> key(mask.serial, context);
+std::shared_ptr<NodeMask> Machine::counted_mask(const Item& item, NodeMasks* masks) {
+  const AutomatonRule& rule = automaton_.rules[automaton_.states[item.state].rule];
+  NodeMasks::Key key = key_of(item);
+  key.state = item.state - rule.base + rule.twin_base;
+  std::shared_ptr<CountedProfile>& known = masks->profile(key.state);
+  if (!known) {
+    known = make_profile(item.state);
+    masks->profile_added(4 * (known->inner.values.size() + known->whole.values.size() +
+                              known->ends.values.size()));
+  }
+  const std::shared_ptr<CountedProfile> profile = known;
+  // More items than any token has are as good as infinitely many.
+  const uint32_t most_ends = std::max(profile->ends.last(), profile->whole.last());
+  key.need = std::min(key.need, most_ends + 1);
+  key.room = std::min(key.room, std::max(most_ends, profile->inner.last()));
+  std::shared_ptr<NodeMask> mask = masks->find(key);
+  if (mask) return mask;
+  mask = std::make_shared<NodeMask>();
+  std::vector<int32_t> tokens;
+  const size_t inner = profile->inner.end(key.room);
+  const size_t first = profile->whole.begin(key.need), last = profile->whole.end(key.room);
+  tokens.reserve(inner + (last > first ? last - first : 0));
+  tokens.assign(profile->inner.values.data(), profile->inner.values.data() + inner);
+  for (size_t i = first; i < last; ++i) tokens.push_back(profile->whole.values[i]);
+  set_mask_tokens(tokens, mask.get());
+  std::shared_ptr<const RuleEnds>& ends =
+      profile->known_ends[{key.need, std::min(key.room, most_ends)}];
+  if (!ends) {
+    const auto made = std::make_shared<RuleEnds>();
+    made->serial = masks->next_serial();
+    for (size_t i = profile->ends.begin(key.need); i < profile->ends.end(key.room); ++i) {
+      made->nodes.push_back(profile->ends.values[i]);
+    }
+    ends = made;
+  }
+  mask->ends = ends;
+  masks->add(key, mask);
+  return mask;
+}
+
+std::shared_ptr<CountedProfile> Machine::make_profile(uint32_t start) const {
+  struct Place {
+    uint32_t state, items;
+  };
+  const auto profile = std::make_shared<CountedProfile>();
+  const std::vector<GrammarVocabulary::Node>& trie = vocabulary_.trie();
+  std::vector<Place> path(vocabulary_.max_bytes() + 1);
+  std::vector<uint32_t> inner_levels, whole_levels, end_levels;
+  const bool has_tail = automaton_.rules[automaton_.states[start].rule].has_tail;
+  path[0] = {start, 0};
+  for (uint32_t i = 0; i < trie.size();) {
+    const GrammarVocabulary::Node& node = trie[i];
+    Place place = path[node.depth - 1];
+    const AutomatonState& from = automaton_.states[place.state];
+    const uint32_t byte_class = automaton_.class_of[node.byte];
+    uint32_t b = from.bytes_begin;
+    while (b < from.bytes_end && automaton_.bytes[b].last < byte_class) ++b;
+    if (b == from.bytes_end || automaton_.bytes[b].first > byte_class) {
+      i = node.end;
+      continue;
+    }
+    place.state = automaton_.bytes[b].to;
+    const AutomatonState& state = automaton_.states[place.state];
+    place.items += state.head;
+    path[node.depth] = place;
+    for (int32_t token = node.token; token >= 0; token = vocabulary_.same_bytes(token)) {
+      if (state.tail) {
+        profile->whole.values.push_back(token);
+        whole_levels.push_back(place.items);
+      } else {
+        profile->inner.values.push_back(token);
+        inner_levels.push_back(place.items + !state.head);
+      }
+    }
+    ++i;
+    if ((has_tail ? state.tail : state.head) && node.end != i) {
+      profile->ends.values.push_back(i - 1);
+      end_levels.push_back(place.items);
+    }
+  }
+  profile->inner.sort(inner_levels);
+  profile->whole.sort(whole_levels);
+  profile->ends.sort(end_levels);
+  return profile;
+}
+
+const std::vector<int32_t>& Machine::after_ends(const RuleEnds& ends, uint32_t context) {
+  const std::pair<uint64_t, uint32_t> key(ends.serial, context);
   const auto known = after_ends_.find(key);
   if (known != after_ends_.end()) return known->second;
   std::vector<Item> items;
@@ -116,7 +231,7 @@ const std::vector<int32_t>& Machine::after_ends(const NodeMask& mask, uint32_t c
   Found found;
   if (!items.empty()) {
     const StateId state = close(&items);
-    for (const uint32_t end : mask.ends) {
+    for (const uint32_t end : ends.nodes) {
       const GrammarVocabulary::Node& node = vocabulary_.trie()[end];
       walk(state, end + 1, node.end, node.depth, &found);
     }
@@ -142,7 +257,7 @@ void Machine::add_allowed(StateId id, NodeMasks* masks, uint32_t* words) {
     }
     for (size_t w = 0; w < mask->bits.size(); ++w) words[w] |= mask->bits[w];
     set_tokens(mask->tokens, words);
-    if (!mask->ends.empty()) set_tokens(after_ends(*mask, item.context), words);
+    if (!mask->ends->nodes.empty()) set_tokens(after_ends(*mask->ends, item.context), words);
   }
 }
 

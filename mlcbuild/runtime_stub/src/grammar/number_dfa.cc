@@ -1,12 +1,11 @@
 #include "grammar/number_dfa.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <map>
 
 #include "grammar/grammar_error.h"
 #include "grammar/json_rules.h"
+#include "grammar/vector_ids.h"
 
 namespace mlcb {
 namespace {
@@ -53,11 +52,13 @@ struct Place {
   int digits = 0;           // before the point, no more than matter
   int places = 0;           // behind the point, likewise
   int low = 0, high = 0;    // -1, 0, 1: |digits so far| against as many of |bound|
-  std::vector<int> remainders;
+  std::vector<uint32_t> remainders;
 
-  std::vector<int> key() const {
-    std::vector<int> values = {phase, negative, nonzero, digits, places, low, high};
-    values.insert(values.end(), remainders.begin(), remainders.end());
+  std::vector<uint32_t> key() const {
+    std::vector<uint32_t> values = remainders;
+    for (const int value : {phase, negative, nonzero, digits, places, low, high}) {
+      values.push_back(static_cast<uint32_t>(value));
+    }
     return values;
   }
 };
@@ -82,13 +83,9 @@ class NumberDfa {
     for (uint32_t i = 0; i < places_.size(); ++i) {
       const Place place = places_[i];
       dfa_.states[i].accepts = accepts(place);
+      add(place, '-', i);  // in the order of their codes
       if (!range_.integer) add(place, '.', i);
-      add(place, '-', i);
       for (char digit = '0'; digit <= '9'; ++digit) add(place, digit, i);
-      auto& arcs = dfa_.states[i].arcs;
-      std::sort(arcs.begin(), arcs.end(), [](const CharDfa::Arc& a, const CharDfa::Arc& b) {
-        return a.first < b.first;
-      });
     }
     dfa_.trim();
     return std::move(dfa_);
@@ -112,8 +109,9 @@ class NumberDfa {
   }
 
   uint32_t id_of(const Place& place) {
-    const auto added = ids_.emplace(place.key(), static_cast<uint32_t>(places_.size()));
-    if (added.second) {
+    bool added = false;
+    const uint32_t id = ids_.add(place.key(), &added);
+    if (added) {
       places_.push_back(place);
       dfa_.states.emplace_back();
       if (places_.size() > CharDfa::kMaxStates) {
@@ -121,7 +119,7 @@ class NumberDfa {
                      std::to_string(CharDfa::kMaxStates) + " states");
       }
     }
-    return added.first->second;
+    return id;
   }
 
   void add(Place place, char c, uint32_t from) {
@@ -179,9 +177,8 @@ class NumberDfa {
   }
 
   void add_digit(Place* place, size_t index, int digit) const {
-    const uint32_t value = static_cast<uint32_t>(place->remainders[index]) * 10;
-    place->remainders[index] =
-        static_cast<int>((value + static_cast<uint32_t>(digit)) % multiples_[index].modulus);
+    uint32_t* remainder = &place->remainders[index];
+    *remainder = (*remainder * 10 + static_cast<uint32_t>(digit)) % multiples_[index].modulus;
   }
 
   // The next digit against the bound's; behind the bound's last digit it is a zero's.
@@ -227,7 +224,7 @@ class NumberDfa {
       if (compared > 0 || (compared == 0 && range_.high_open)) return false;
     }
     for (size_t i = 0; i < multiples_.size(); ++i) {
-      uint32_t remainder = static_cast<uint32_t>(place.remainders[i]);
+      uint32_t remainder = place.remainders[i];
       for (int p = std::min(place.places, multiples_[i].places); p < multiples_[i].places; ++p) {
         remainder = remainder * 10 % multiples_[i].modulus;
       }
@@ -241,7 +238,7 @@ class NumberDfa {
   Decimal low_, high_;
   std::vector<Multiple> multiples_;
   int max_digits_ = 0, max_places_ = 0;
-  std::map<std::vector<int>, uint32_t> ids_;
+  VectorIds ids_;
   std::vector<Place> places_;
   CharDfa dfa_;
 };

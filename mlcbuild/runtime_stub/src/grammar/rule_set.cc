@@ -35,19 +35,22 @@ uint32_t RuleSet::add_counted(uint32_t item, uint32_t min, uint32_t max) {
 }
 
 uint32_t RuleSet::add_counted_class(const CharSet& set, TextEncoding encoding, uint32_t min,
-                                    uint32_t max) {
-  std::vector<uint32_t> flat;
-  for (const CharRange& range : set.ranges()) flat.insert(flat.end(), {range.first, range.last});
-  const auto added = counted_classes_.emplace(ClassKey(std::move(flat), encoding, min, max), 0);
-  if (added.second) {
+                                    uint32_t max, int tail) {
+  std::vector<uint32_t> key = {static_cast<uint32_t>(encoding), min, max,
+                               static_cast<uint32_t>(tail)};
+  for (const CharRange& range : set.ranges()) key.insert(key.end(), {range.first, range.last});
+  bool added = false;
+  const uint32_t id = class_keys_.add(key, &added);
+  if (added) {
     const uint32_t index = add_rule("repetition of a class");
     add_class(rules[index].start, set, encoding, rules[index].finish);
     rules[index].counted = true;
     rules[index].min = min;
     rules[index].max = max;
-    added.first->second = index;
+    rules[index].tail = tail;
+    counted_classes_.push_back(index);
   }
-  return added.first->second;
+  return counted_classes_[id];
 }
 
 uint32_t RuleSet::add_state() {

@@ -4,10 +4,10 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "grammar/expr.h"
+#include "grammar/vector_ids.h"
 
 namespace mlcb {
 
@@ -26,12 +26,13 @@ struct RuleEdge {
 };
 
 // A rule is what leads from start to finish. A counted rule is that path min to max times; nothing
-// else may lead into start or out of finish.
+// else may lead into start or out of finish. Then comes the byte tail, if it is one.
 struct GrammarRule {
   std::string name;
   uint32_t start = 0, finish = 0;
   bool counted = false;
   uint32_t min = 1, max = 1;
+  int tail = -1;
 };
 
 class RuleSet {
@@ -41,8 +42,10 @@ class RuleSet {
   uint32_t add_rule(std::string name);
   // A rule that is item, min to max times.
   uint32_t add_counted(uint32_t item, uint32_t min, uint32_t max);
-  // The same for one character of set; equal calls give the same rule.
-  uint32_t add_counted_class(const CharSet& set, TextEncoding encoding, uint32_t min, uint32_t max);
+  // The same for one character of set, and then the byte tail, which no character of set begins
+  // with (-1: none). Equal calls give the same rule.
+  uint32_t add_counted_class(const CharSet& set, TextEncoding encoding, uint32_t min, uint32_t max,
+                             int tail = -1);
   uint32_t add_state();
 
   void add_empty(uint32_t from, uint32_t to) { add_edge(from, RuleEdge::kEmpty, 0, to); }
@@ -74,8 +77,8 @@ class RuleSet {
   void add_edge(uint32_t from, RuleEdge::Kind kind, uint32_t value, uint32_t to);
   void add_json_escapes(uint32_t from, const CharSet& set, uint32_t to);
 
-  using ClassKey = std::tuple<std::vector<uint32_t>, TextEncoding, uint32_t, uint32_t>;
-  std::map<ClassKey, uint32_t> counted_classes_;
+  VectorIds class_keys_;
+  std::vector<uint32_t> counted_classes_;  // rules, by id of their key
 };
 
 }  // namespace mlcb

@@ -449,13 +449,14 @@ void SchemaCompiler::add_string(uint32_t from, const SchemaGoal& flat, uint32_t 
   if (limits.min > limits.max) return;
   const bool counted = limits.min > 0 || limits.max != kUnlimited;
   if (limits.patterns.empty() && !counted) return rules_.add_call(from, json_.string(), to);
-  const uint32_t body = rules_.then_literal(from, "\""), close = rules_.add_state();
-  rules_.add_literal(close, "\"", to);
+  const uint32_t body = rules_.then_literal(from, "\"");
   if (limits.patterns.empty()) {
     const uint32_t rule = rules_.add_counted_class(CharSet::all(), TextEncoding::kJsonString,
-                                                   limits.min, limits.max);
-    return rules_.add_call(body, rule, close);
+                                                   limits.min, limits.max, '"');
+    return rules_.add_call(body, rule, to);
   }
+  const uint32_t close = rules_.add_state();
+  rules_.add_literal(close, "\"", to);
   CharDfa dfa = pattern_dfa(limits);
   if (counted) {
     const std::string where =

@@ -401,7 +401,7 @@ Value join_filter(Interpreter& interpreter, const Value& value, Arguments argume
     const size_t before = text.size();
     append_text(part, &text);
     heap.expect(text.size() + separator.size());
-    heap.work(1 + (text.size() - before + separator.size()) / 256);
+    heap.work(1 + (text.size() - before + separator.size()) / 64);
   }
   return heap.string(std::move(text));
 }

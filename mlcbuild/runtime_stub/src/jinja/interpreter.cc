@@ -120,7 +120,7 @@ std::string Interpreter::run() {
 void Interpreter::write(std::string_view text) {
   if (text.size() > kMaxOutput - written_) fail("the text is longer than a conversation may be");
   written_ += text.size();
-  heap_->work(text.size() / 256);
+  heap_->work(text.size() / 64);
   *out_ += text;
 }
 
@@ -700,7 +700,7 @@ Value Interpreter::evaluate_concat(const Expression& expression) {
     if (value.is_string()) heap_->expect(text.size() + value.text().size());
     append_text(value, &text);
   }
-  heap_->work(text.size() / 256);
+  heap_->work(text.size() / 64);
   return heap_->string(std::move(text));
 }
 

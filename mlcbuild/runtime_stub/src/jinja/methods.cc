@@ -54,7 +54,7 @@ int64_t count_argument(const Value& value, const char* function, int64_t fallbac
 
 Value to_list(Interpreter& interpreter, const std::vector<std::string_view>& parts) {
   interpreter.heap().expect(parts.size() * (sizeof(StringObject) + sizeof(Value)));
-  interpreter.heap().work(parts.size());
+  interpreter.heap().work(2 * parts.size());
   std::vector<Value> items;
   items.reserve(parts.size());
   for (const std::string_view part : parts) {
@@ -65,7 +65,7 @@ Value to_list(Interpreter& interpreter, const std::vector<std::string_view>& par
 
 // Steps for reading a text once.
 void read(Interpreter& interpreter, const std::string& text) {
-  interpreter.heap().work(text.size() / 64);
+  interpreter.heap().work(text.size() / 16);
 }
 
 // ---- stripping and splitting ----
@@ -229,7 +229,7 @@ Value replace_method(Interpreter& interpreter, const Value& self, const CallArgu
     interpreter.heap().expect(self.text().size() + found * with.size());
   }
   std::string text = replace(self.text(), old, with, limit);
-  interpreter.heap().work((self.text().size() + text.size()) / 64);
+  interpreter.heap().work((self.text().size() + text.size()) / 16);
   return interpreter.heap().string(std::move(text));
 }
 
@@ -243,7 +243,7 @@ Value join_method(Interpreter& interpreter, const Value& self, const CallArgumen
     if (!first) text += self.text();
     first = false;
     text += item.text();
-    interpreter.heap().work(1 + (self.text().size() + item.text().size()) / 256);
+    interpreter.heap().work(1 + (self.text().size() + item.text().size()) / 64);
   }
   return interpreter.heap().string(std::move(text));
 }

@@ -25,7 +25,7 @@ class Parser {
   explicit Parser(std::string_view source) : tokens_(tokenize(source)) {}
 
   Template run() {
-    result_.body = parse_body({});
+    result_.body = parse_body(1, {});
     check(result_.body, false);
     return std::move(result_);
   }
@@ -162,11 +162,11 @@ class Parser {
                        [&](const char* end) { return current().is_name(end); });
   }
 
-  // Statements up to one of the end tags, whose name is then the current token.
-  Body parse_body(std::initializer_list<const char*> ends) {
+  // Statements up to one of the end tags, whose name is then the current token; begin is the line of
+  // the block.
+  Body parse_body(int32_t begin, std::initializer_list<const char*> ends) {
     const Deeper deeper(this);
     Body body;
-    const int32_t begin = line();
     while (true) {
       const Token& token = current();
       if (token.kind == TokenKind::kEnd) {
@@ -197,8 +197,9 @@ class Parser {
   // The body of a block whose tag ends here; the end tag's name is then the current token.
   Body parse_block(std::initializer_list<const char*> ends) {
     skip_if(":");
+    const int32_t begin = line();
     expect(TokenKind::kBlockEnd, "'%}'");
-    return parse_body(ends);
+    return parse_body(begin, ends);
   }
 
   Body parse_whole_block(const char* end) {

@@ -226,7 +226,7 @@ bool contains(Heap& heap, const Value& container, const Value& item) {
         if (item.is(Kind::kUndefined)) fail("an undefined value is looked for in a text");
         fail(std::string("a text can only hold a text, not ") + type_name(item));
       }
-      heap.work(container.text().size() / 64);
+      heap.work(container.text().size() / 16);
       return find_text(container.text(), item.text(), 0) != std::string_view::npos;
     case Kind::kDict:
       require_hashable(item);
@@ -411,7 +411,7 @@ Value iterate(Heap& heap, const Value& value) {
     case Kind::kString: {
       const std::vector<std::string_view> parts = characters(value.text());
       heap.expect(parts.size() * (sizeof(StringObject) + sizeof(Value)));
-      heap.work(parts.size());
+      heap.work(2 * parts.size());
       std::vector<Value> items;
       items.reserve(parts.size());
       for (const std::string_view part : parts) items.push_back(heap.string(std::string(part)));
@@ -445,7 +445,16 @@ const Value* find_unhashable(const Value& key, int depth) {
   check_depth(depth);
   if (key.is(Kind::kDict)) return &key;
   if (!key.is(Kind::kSequence)) return nullptr;
-  if (key.sequence().flavor != Flavor::kTuple) return &key;
+  switch (key.sequence().flavor) {
+    case Flavor::kTuple:
+      break;
+    case Flavor::kRange:
+    case Flavor::kValues:
+    case Flavor::kIterator:
+      return nullptr;
+    default:
+      return &key;
+  }
   spend(key.sequence(), 1 + key.sequence().items.size());
   for (const Value& item : key.sequence().items) {
     if (const Value* found = find_unhashable(item, depth + 1)) return found;
@@ -557,7 +566,7 @@ std::string escaped(const Value& value) {
 
 Value add_texts(Heap& heap, const Value& a, const Value& b) {
   heap.expect(a.text().size() + b.text().size());
-  heap.work((a.text().size() + b.text().size()) / 256);
+  heap.work((a.text().size() + b.text().size()) / 64);
   const bool markup = a.string().markup || b.string().markup;
   Value result = heap.string(markup ? escaped(a) + escaped(b) : a.text() + b.text());
   result.string().markup = markup;

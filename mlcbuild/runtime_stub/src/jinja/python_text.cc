@@ -226,22 +226,31 @@ namespace {
 
 constexpr size_t kShort = 32;  // bytes of what a simple search is fast for
 
-// The first place of a part in a text, given by their bytes: the algorithm of Knuth, Morris and
-// Pratt.
+// The first place of a part in a text, given by their bytes. A hash of the text's last part_size
+// bytes moves along: linear time, and no table that is as large as the part.
 template <typename TextAt, typename PartAt>
 size_t find_long(size_t text_size, size_t part_size, TextAt text, PartAt part) {
-  std::vector<size_t> border(part_size + 1, 0);  // of the first i bytes
-  for (size_t i = 1, matched = 0; i < part_size; ++i) {
-    while (matched > 0 && part(i) != part(matched)) matched = border[matched];
-    if (part(i) == part(matched)) ++matched;
-    border[i + 1] = matched;
+  constexpr uint64_t kBase = 0x9E3779B97F4A7C15;
+  constexpr int kMaxMisses = 1000;  // equal hashes of unequal bytes: somebody made them so
+  if (part_size > text_size) return std::string_view::npos;
+  uint64_t wanted = 0, found = 0, leaving = 1;
+  for (size_t i = 0; i < part_size; ++i) {
+    wanted = wanted * kBase + static_cast<uint8_t>(part(i));
+    found = found * kBase + static_cast<uint8_t>(text(i));
+    if (i > 0) leaving *= kBase;
   }
-  for (size_t i = 0, matched = 0; i < text_size; ++i) {
-    while (matched > 0 && text(i) != part(matched)) matched = border[matched];
-    if (text(i) == part(matched)) ++matched;
-    if (matched == part_size) return i + 1 - part_size;
+  int misses = 0;
+  for (size_t at = 0;; ++at) {
+    if (found == wanted) {
+      size_t same = 0;
+      while (same < part_size && text(at + same) == part(same)) ++same;
+      if (same == part_size) return at;
+      if (++misses > kMaxMisses) fail("a text is made to be searched for long");
+    }
+    if (at + part_size == text_size) return std::string_view::npos;
+    found = (found - static_cast<uint8_t>(text(at)) * leaving) * kBase +
+            static_cast<uint8_t>(text(at + part_size));
   }
-  return std::string_view::npos;
 }
 
 template <typename Strips>

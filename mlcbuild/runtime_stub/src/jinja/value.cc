@@ -1,9 +1,16 @@
 #include "jinja/value.h"
 
+#include <utility>
+
 #include "core/error.h"
 #include "jinja/python.h"
 
 namespace mlcb::jinja {
+namespace {
+
+constexpr size_t kOverhead = 16;  // of one allocation
+
+}  // namespace
 
 void fail(const std::string& message) { throw Error(MLCB_ERROR_ARGUMENT, message); }
 
@@ -24,15 +31,14 @@ const Value* DictObject::find(const Value& key) const {
   return nullptr;
 }
 
-template <typename Kept>
-Kept* Heap::keep(Kept* object, size_t bytes) {
+template <typename Kept, typename... Arguments>
+Kept* Heap::make(size_t bytes, Arguments&&... arguments) {
+  const size_t charged = bytes + sizeof(Kept) + kOverhead;
+  expect(charged);
+  Kept* object = new Kept(this, std::forward<Arguments>(arguments)...);
+  bytes_left_ -= charged;
   Object* base = object;
-  base->charged_ = bytes + sizeof(Kept) + 16;
-  if (base->charged_ > bytes_left_) {
-    delete object;
-    expect(SIZE_MAX);
-  }
-  bytes_left_ -= base->charged_;
+  base->charged_ = charged;
   base->next_ = objects_;
   if (objects_ != nullptr) objects_->previous_ = base;
   objects_ = base;
@@ -74,37 +80,38 @@ Heap::~Heap() {
 
 Value Heap::string(std::string text) {
   const size_t bytes = text.capacity();
-  return Value::object(Kind::kString, keep(new StringObject(this, std::move(text)), bytes));
+  return Value::object(Kind::kString, make<StringObject>(bytes, std::move(text)));
 }
 
 Value Heap::undefined(std::string message) {
   const size_t bytes = message.capacity();
-  return Value::object(Kind::kUndefined, keep(new StringObject(this, std::move(message)), bytes));
+  return Value::object(Kind::kUndefined, make<StringObject>(bytes, std::move(message)));
 }
 
 Value Heap::list(std::vector<Value> items, Flavor flavor) {
-  SequenceObject* object =
-      keep(new SequenceObject(this, flavor), items.capacity() * sizeof(items[0]));
+  SequenceObject* object = make<SequenceObject>(items.capacity() * sizeof(items[0]), flavor);
   object->items = std::move(items);
   return Value::object(Kind::kSequence, object);
 }
 
 Value Heap::dict(std::vector<std::pair<Value, Value>> items) {
-  DictObject* object = keep(new DictObject(this), items.capacity() * sizeof(items[0]));
+  DictObject* object = make<DictObject>(items.capacity() * sizeof(items[0]));
   object->items = std::move(items);
   return Value::object(Kind::kDict, object);
 }
 
 Value Heap::name_space() {
-  return Value::object(Kind::kNamespace, keep(new NamespaceObject(this), 256));
+  return Value::object(Kind::kNamespace, make<NamespaceObject>(size_t{256}));
 }
 
-FunctionObject* Heap::function(FunctionKind kind) { return keep(new FunctionObject(this, kind), 0); }
+FunctionObject* Heap::function(FunctionKind kind) {
+  return make<FunctionObject>(size_t{0}, kind);
+}
 
-LoopObject* Heap::loop() { return keep(new LoopObject(this), 0); }
+LoopObject* Heap::loop() { return make<LoopObject>(size_t{0}); }
 
 ScopeObject* Heap::scope(ScopeObject* parent) {
-  ScopeObject* object = keep(new ScopeObject(this), 64);
+  ScopeObject* object = make<ScopeObject>(size_t{64});
   object->parent = parent;
   if (parent != nullptr) parent->retain();
   return object;

@@ -285,8 +285,8 @@ class Heap {
 
  private:
   friend class Object;
-  template <typename Kept>
-  Kept* keep(Kept* object, size_t bytes);
+  template <typename Kept, typename... Arguments>
+  Kept* make(size_t bytes, Arguments&&... arguments);
   [[noreturn]] static void out_of_steps();
   void discard(Object* object);
 

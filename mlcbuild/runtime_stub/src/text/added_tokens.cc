@@ -51,9 +51,10 @@ bool inside_word(std::string_view text, size_t begin, size_t end) {
 
 }  // namespace
 
-AddedTokens::AddedTokens(const Json* json, const Vocab& vocab) {
+AddedTokens::AddedTokens(const Json* json, const Vocab& vocab, const Normalizer& normalizer) {
   if (json == nullptr || json->is_null()) return;
   const auto& items = json->items();
+  Normalizer::Scratch scratch;
   tokens_.reserve(items.size());  // maps and matchers point into it
   for (const Json& item : items) {
     AddedToken token;
@@ -74,6 +75,8 @@ AddedTokens::AddedTokens(const Json* json, const Vocab& vocab) {
     token.lstrip = flag("lstrip", false);
     token.rstrip = flag("rstrip", false);
     token.normalized = flag("normalized", !token.special);
+    token.normal = token.content;
+    if (token.normalized) token.normal = normalizer.apply(token.content, &scratch);
     add(std::move(token), vocab);
   }
 }
@@ -112,22 +115,34 @@ int32_t AddedTokens::find(std::string_view content) const {
   return found != by_content_.end() ? found->second : -1;
 }
 
-void AddedTokenMatcher::add(const AddedToken* token, std::string content) {
-  if (content.empty()) return;
-  if (content.size() > ByteTrie::kMaxKey) {
+void AddedTokenMatcher::add(const AddedToken* token) {
+  if (token->content.empty()) return;
+  if (token->normal.empty()) {
+    throw Error(MLCB_ERROR_UNSUPPORTED, "tokenizer: added token " + json_quote(token->content) +
+                                            ", of which the normalizer leaves nothing, is not "
+                                            "supported");
+  }
+  if (token->normal.size() > ByteTrie::kMaxKey) {
     throw Error(MLCB_ERROR_UNSUPPORTED, "tokenizer: an added token of " +
-                                            std::to_string(content.size()) +
+                                            std::to_string(token->normal.size()) +
                                             " bytes is not supported, the limit is " +
                                             std::to_string(ByteTrie::kMaxKey));
   }
   tokens_.push_back(token);
-  contents_.push_back(std::move(content));
 }
 
 void AddedTokenMatcher::finish() {
   std::vector<ByteTrie::Entry> entries;
-  for (size_t i = tokens_.size(); i > 0; --i) {  // of equal contents the first one counts
-    entries.push_back({contents_[i - 1], static_cast<int32_t>(i - 1)});
+  std::unordered_map<std::string_view, const AddedToken*> seen;
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    const auto [other, is_new] = seen.emplace(tokens_[i]->normal, tokens_[i]);
+    if (!is_new) {  // which one the reference finds changes from run to run
+      throw Error(MLCB_ERROR_UNSUPPORTED,
+                  "tokenizer: added tokens " + json_quote(other->second->content) + " and " +
+                      json_quote(tokens_[i]->content) + ", the same once normalized, are not " +
+                      "supported");
+    }
+    entries.push_back({tokens_[i]->normal, static_cast<int32_t>(i)});
   }
   trie_ = ByteTrie(std::move(entries));
 }
@@ -159,7 +174,8 @@ void AddedTokenMatcher::split(std::string_view text, bool special, std::vector<S
       at = token_end;
       continue;
     }
-    const size_t begin = token->lstrip ? skip_space_back(text, std::min(done, at), at) : at;
+    size_t begin = at;
+    if (token->lstrip) begin = std::max(skip_space_back(text, std::min(done, at), at), done);
     size_t end = token_end;
     if (token->rstrip) {
       if (token_end < space_begin || token_end > space_end) {
@@ -169,9 +185,9 @@ void AddedTokenMatcher::split(std::string_view text, bool special, std::vector<S
       end = space_end;
     }
     // White space that one token has stripped may itself hold tokens: as in the reference, they
-    // are found again.
+    // are found again, unless they would strip it too.
     if (begin > done) spans->push_back({done, begin, nullptr});
-    spans->push_back({begin, end, token});
+    if (begin < end) spans->push_back({begin, end, token});
     done = end;
     at = token_end;
   }

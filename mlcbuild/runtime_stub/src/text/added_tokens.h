@@ -10,6 +10,7 @@
 
 #include "core/json.h"
 #include "text/byte_trie.h"
+#include "text/normalizer.h"
 #include "text/vocab.h"
 
 namespace mlcb {
@@ -19,13 +20,14 @@ struct AddedToken {
   std::string content;
   bool special = false, single_word = false, lstrip = false, rstrip = false;
   bool normalized = false;  // looked for in normalized text
+  std::string normal;       // the content, normalized if that is so: what is looked for and decoded
 };
 
 class AddedTokens {
  public:
   // json: the list, or nullptr. Throws Error(MLCB_ERROR_BUNDLE) for ids that contradict the
   // vocabulary or are not those that Hugging Face tokenizers would give.
-  AddedTokens(const Json* json, const Vocab& vocab);
+  AddedTokens(const Json* json, const Vocab& vocab, const Normalizer& normalizer);
   AddedTokens(const AddedTokens&) = delete;
   AddedTokens& operator=(const AddedTokens&) = delete;
 
@@ -46,10 +48,11 @@ class AddedTokens {
 // Cuts text at some of the added tokens.
 class AddedTokenMatcher {
  public:
-  // Spelled content, which may differ from token->content; token must outlive the matcher. Throws
-  // Error(MLCB_ERROR_UNSUPPORTED) for a content that is too long.
-  void add(const AddedToken* token, std::string content);
-  void finish();  // after the last add
+  // token must outlive the matcher. Throws Error(MLCB_ERROR_UNSUPPORTED) if its text is too long,
+  // or nothing once normalized.
+  void add(const AddedToken* token);
+  // After the last add. Throws Error(MLCB_ERROR_UNSUPPORTED) if two have the same text.
+  void finish();
   bool empty() const { return trie_.empty(); }
 
   struct Span {
@@ -62,7 +65,6 @@ class AddedTokenMatcher {
 
  private:
   std::vector<const AddedToken*> tokens_;
-  std::vector<std::string> contents_;
   ByteTrie trie_;
 };
 

@@ -48,8 +48,10 @@ BpeModel::BpeModel(const Json& options, const Vocab& vocab, const std::vector<Me
   load_starts();
   const std::vector<Edges> edges = find_edges();
   load_merges(merges, edges);
-  // If whole words are looked up first, one of them may be a token whatever the merges say.
-  if (!vocab.byte_level() && !ignore_merges_) find_joints(merges, edges);
+  // Where whole words are looked up first, one of them may be a token whatever the merges say.
+  // Where characters vanish, those around them become neighbours.
+  const bool vanish = unknown_ < 0 && !(byte_fallback_ && has_all_bytes_);
+  if (!vocab.byte_level() && !ignore_merges_ && !vanish) find_joints(merges, edges);
 }
 
 void BpeModel::read_options(const Json& options) {
@@ -73,18 +75,18 @@ void BpeModel::read_options(const Json& options) {
 }
 
 void BpeModel::load_starts() {
-  bool complete = true;
+  has_all_bytes_ = true;
   static const char kHex[] = "0123456789ABCDEF";
   for (int byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
     const char spelled[] = {'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'};
     byte_ids_[byte] = vocab_->byte_level() ? vocab_->find_bytes(std::string_view(&c, 1))
                                            : vocab_->find(std::string_view(spelled, 6));
-    complete = complete && byte_ids_[byte] >= 0;
+    has_all_bytes_ = has_all_bytes_ && byte_ids_[byte] >= 0;
     if (byte < 128) ascii_ids_[byte] = vocab_->find_bytes(std::string_view(&c, 1));
   }
   // With a token for every byte there is nothing to fall back from.
-  if (vocab_->byte_level() && byte_fallback_ && !complete) {
+  if (vocab_->byte_level() && byte_fallback_ && !has_all_bytes_) {
     throw Error(MLCB_ERROR_UNSUPPORTED,
                 "tokenizer: BPE option byte_fallback is not supported in a byte-level vocabulary "
                 "that lacks bytes");

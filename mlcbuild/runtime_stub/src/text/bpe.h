@@ -73,6 +73,7 @@ class BpeModel {
   // byte b. c is an ASCII character, or 128 for the SentencePiece space U+2581.
   uint64_t joints_[256][3];
   bool splits_ = false;  // whether joints_ can be used
+  bool has_all_bytes_ = false;
   bool space_known_ = false;
   int32_t unknown_ = -1;
   bool byte_fallback_ = false, fuse_unknown_ = false, ignore_merges_ = false;

@@ -12,7 +12,7 @@ namespace {
 
 // What one render may take: far more than a conversation that fills the longest context windows.
 constexpr size_t kMaxBytes = size_t{256} << 20;
-constexpr uint64_t kMaxSteps = 50000000;
+constexpr uint64_t kMaxSteps = 30000000;  // a few seconds
 
 const Json* find_value(const Json& json, const char* key) {
   const Json* value = json.find(key);

@@ -23,6 +23,17 @@ void for_each_char(std::string_view text, Visit visit) {
   }
 }
 
+uint32_t first_char(std::string_view text) {
+  const Utf8Char c = utf8_decode(text.data(), text.data() + text.size());
+  return c.size != 0 ? c.code : kInvalidByte;
+}
+
+size_t count_chars(std::string_view text) {
+  size_t count = 0;
+  for_each_char(text, [&](std::string_view, uint32_t) { ++count; });
+  return count;
+}
+
 std::string_view strip(std::string_view text, bool left, bool right) {
   size_t begin = 0, end = 0;  // end: behind the last character that stays
   bool started = !left;
@@ -60,7 +71,7 @@ bool replace_text(std::string_view text, std::string_view pattern, std::string_v
 }
 
 bool replace_matches(const Regex& regex, std::string_view text, std::string_view content,
-                     std::vector<RegexChar>* chars, std::string* out) {
+                     std::vector<RegexChar>* chars, std::string* out, size_t* at_front) {
   if (text.empty()) return false;
   regex_chars(text, chars);
   RegexMatcher matcher(regex);
@@ -69,6 +80,7 @@ bool replace_matches(const Regex& regex, std::string_view text, std::string_view
   bool any = false;
   while (matcher.next(&begin, &end)) {
     if (!any) out->clear();
+    if (!any && at_front != nullptr) *at_front = begin == 0 ? end : 0;
     any = true;
     append_utf8(chars->data() + done, begin - done, out);
     out->append(content);
@@ -135,12 +147,42 @@ void Normalizer::add_replace(const Json& json) {
 }
 
 std::string_view Normalizer::apply(std::string_view text, Scratch* scratch) const {
+  scratch->front_lost = false;
   for (const Step& step : steps_) {
     if (!apply_step(step, text, scratch, &scratch->other)) continue;
+    scratch->front_lost = loses_front(step, text, *scratch);
     scratch->text.swap(scratch->other);
     text = scratch->text;
   }
   return text;
+}
+
+// What becomes of "the first character is the one that the text began with": a pre_tokenizer may
+// ask for it.
+bool Normalizer::loses_front(const Step& step, std::string_view before, const Scratch& scratch) {
+  bool lost = false;
+  // The reference counts what replaces several characters as the last of them.
+  auto replaced = [&](size_t chars) { return chars > (step.content.empty() ? 0u : 1u); };
+  switch (step.kind) {
+    case Kind::kPrepend:
+      return scratch.front_lost && step.content.empty();
+    case Kind::kReplaceText:
+      lost = before.substr(0, step.pattern.size()) == step.pattern &&
+             replaced(count_chars(step.pattern));
+      break;
+    case Kind::kReplaceRegex:
+      lost = replaced(scratch.front_matched);
+      break;
+    case Kind::kStrip:
+      lost = step.left && !before.empty() && unicode_is_white_space(first_char(before));
+      break;
+    case Kind::kStripAccents:
+      lost = !before.empty() && unicode_is_accent(first_char(before));
+      break;
+    default:
+      break;
+  }
+  return lost || scratch.front_lost;
 }
 
 bool Normalizer::apply_step(const Step& step, std::string_view text, Scratch* scratch,
@@ -156,7 +198,8 @@ bool Normalizer::apply_step(const Step& step, std::string_view text, Scratch* sc
     case Kind::kReplaceText:
       return replace_text(text, step.pattern, step.content, out);
     case Kind::kReplaceRegex:
-      return replace_matches(step.regex, text, step.content, &scratch->chars, out);
+      return replace_matches(step.regex, text, step.content, &scratch->chars, out,
+                             &scratch->front_matched);
     case Kind::kLowercase:
     case Kind::kStripAccents:
       out->clear();

@@ -23,6 +23,9 @@ class Normalizer {
   struct Scratch {
     std::string text, other;
     std::vector<RegexChar> chars;
+    // Whether the first character is not one that stood, or was put, at the very beginning.
+    bool front_lost = false;
+    size_t front_matched = 0;
   };
   // Returns the normalized text: either the one given, or one in *scratch. Bytes that are not UTF-8
   // stay as they are.
@@ -53,14 +56,16 @@ class Normalizer {
   // Returns whether the text changed; the new one is in *out then.
   static bool apply_step(const Step& step, std::string_view text, Scratch* scratch,
                          std::string* out);
+  static bool loses_front(const Step& step, std::string_view before, const Scratch& scratch);
 
   std::vector<Step> steps_;
 };
 
 // Replaces the matches of a regular expression, as the normalizer and the decoder of that name do.
-// Returns whether there were any.
+// Returns whether there were any; *at_front, if given, how many characters one took at the
+// beginning.
 bool replace_matches(const Regex& regex, std::string_view text, std::string_view content,
-                     std::vector<RegexChar>* chars, std::string* out);
+                     std::vector<RegexChar>* chars, std::string* out, size_t* at_front = nullptr);
 // The same for the occurrences of a text; pattern is not empty.
 bool replace_text(std::string_view text, std::string_view pattern, std::string_view content,
                   std::string* out);

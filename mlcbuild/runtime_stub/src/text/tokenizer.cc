@@ -65,7 +65,7 @@ class FileTokenizer : public Tokenizer {
         pre_tokenizer_(PreTokenizer::from_json(config.find("pre_tokenizer"))),
         decoder_(Decoder::from_json(config.find("decoder"))),
         vocab_(load_vocab(tables, pre_tokenizer_.byte_level())),
-        added_(config.find("added_tokens"), vocab_) {
+        added_(config.find("added_tokens"), vocab_, normalizer_) {
     const Json& model = config.at("model");
     check_model(model, &tables);
     if (!tables.unigram) {
@@ -104,7 +104,7 @@ class FileTokenizer : public Tokenizer {
     }
     const AddedToken* token = added_.find(id);
     if (token != nullptr && token->special && !keep_special) return std::string();
-    if (token != nullptr) return decoder_.decode_inside(token->content);
+    if (token != nullptr) return decoder_.decode_inside(token->normal);
     if (!vocab_.has(id)) return std::string();
     if (joins_bytes()) return std::string(vocab_.bytes(id));
     return decoder_.decode_inside(vocab_.content(id));
@@ -119,12 +119,12 @@ class FileTokenizer : public Tokenizer {
       if (token == nullptr && !vocab_.has(ids[i])) continue;  // an id without a token
       if (joins_bytes()) {
         if (token != nullptr) {
-          bytes += decoder_.decode_inside(token->content);
+          bytes += decoder_.decode_inside(token->normal);
         } else {
           bytes += vocab_.bytes(ids[i]);
         }
       } else {
-        tokens.push_back(token != nullptr ? token->content : vocab_.content(ids[i]));
+        tokens.push_back(token != nullptr ? token->normal : vocab_.content(ids[i]));
       }
     }
     return joins_bytes() ? bytes : decoder_.decode(std::move(tokens));
@@ -171,13 +171,8 @@ class FileTokenizer : public Tokenizer {
   bool joins_bytes() const { return vocab_.byte_level() && decoder_.is_byte_level(); }
 
   void load_matchers() {
-    Normalizer::Scratch scratch;
     for (const AddedToken& token : added_.all()) {
-      if (token.normalized) {
-        normalized_matcher_.add(&token, std::string(normalizer_.apply(token.content, &scratch)));
-      } else {
-        matcher_.add(&token, token.content);
-      }
+      (token.normalized ? normalized_matcher_ : matcher_).add(&token);
     }
     matcher_.finish();
     normalized_matcher_.finish();
@@ -186,6 +181,7 @@ class FileTokenizer : public Tokenizer {
   void encode_between(std::string_view text, bool special, bool at_begin, Call* call,
                       std::vector<int32_t>* ids) const {
     text = normalizer_.apply(text, &call->normalizer);
+    at_begin = at_begin && !call->normalizer.front_lost;
     if (normalized_matcher_.empty()) return encode_plain(text, at_begin, call, ids);
     normalized_matcher_.split(text, special, &call->spans);
     for (const auto& span : call->spans) {

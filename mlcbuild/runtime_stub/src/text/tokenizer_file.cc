@@ -1,5 +1,7 @@
 #include "text/tokenizer_file.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "core/error.h"
@@ -18,6 +20,35 @@ int32_t to_id(const Json& value, std::string_view content) {
                                        std::to_string(id) + ", which is out of range");
   }
   return static_cast<int32_t>(id);
+}
+
+// The reference reads a number's digits as an integer and divides by a power of ten: two roundings.
+// Scores must be off by the same last bit, or ties between two ways to cut a word fall otherwise.
+double as_reference_reads(double value) {
+  char text[40];
+  for (int digits = 15; digits <= 17; ++digits) {
+    std::snprintf(text, sizeof(text), "%.*e", digits - 1, value);
+    if (std::strtod(text, nullptr) == value) break;
+  }
+  uint64_t significand = 0;
+  int exponent = 0, trailing = 0, count = 0;
+  const char* p = text;
+  for (; *p != 0 && *p != 'e'; ++p) {
+    if (*p < '0' || *p > '9') continue;  // the sign, and the locale's decimal point
+    trailing = *p == '0' ? trailing + 1 : 0;
+    significand = significand * 10 + static_cast<uint64_t>(*p - '0');
+    ++count;
+  }
+  if (*p == 'e') exponent = std::atoi(p + 1);
+  exponent -= count - 1;
+  if (significand == 0) return 0;
+  for (; trailing > 0; --trailing, ++exponent) significand /= 10;
+  double result = static_cast<double>(significand);
+  for (; exponent < -308; exponent += 308) result /= 1e308;
+  std::snprintf(text, sizeof(text), "1e%d", std::abs(exponent));
+  const double power = std::strtod(text, nullptr);
+  result = exponent < 0 ? result / power : result * power;
+  return value < 0 ? -result : result;
 }
 
 // Reads one part after the other, each within the bytes that are left.
@@ -74,7 +105,7 @@ ModelTables read_model_tables(const Json& model) {
       const int32_t id = static_cast<int32_t>(tables.vocab.size());
       if (id > kMaxTokenId) throw Error(MLCB_ERROR_BUNDLE, "tokenizer: too many tokens");
       tables.vocab.push_back({item.items()[0].as_string(), id});
-      tables.scores.push_back(item.items()[1].as_double());
+      tables.scores.push_back(as_reference_reads(item.items()[1].as_double()));
     }
     return tables;
   }
@@ -138,6 +169,18 @@ std::vector<BpeModel::Merge> resolve_merges(const Json& json, const Vocab& vocab
 
 bool is_packed_tokenizer(std::string_view bytes) {
   return bytes.size() >= sizeof(kMagic) && std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) == 0;
+}
+
+std::string packed_tokenizer_source(std::string_view bytes) {
+  constexpr size_t kBegin = sizeof(kMagic) + 6 * sizeof(uint32_t);
+  std::string digest;
+  if (!is_packed_tokenizer(bytes) || bytes.size() < kBegin + kDigestSize) return digest;
+  static const char kHex[] = "0123456789abcdef";
+  for (const char c : bytes.substr(kBegin, kDigestSize)) {
+    digest.push_back(kHex[static_cast<uint8_t>(c) >> 4]);
+    digest.push_back(kHex[static_cast<uint8_t>(c) & 15]);
+  }
+  return digest;
 }
 
 // docs/formats.md describes the file.

@@ -32,6 +32,8 @@ struct PackedTokenizer {
 };
 
 bool is_packed_tokenizer(std::string_view bytes);
+// The sha256, in hexadecimal, of the tokenizer.json that it was made of; empty if it is none.
+std::string packed_tokenizer_source(std::string_view bytes);
 // bytes must outlive the tables; where names the file in errors. Throws Error(MLCB_ERROR_BUNDLE or
 // _VERSION).
 PackedTokenizer read_packed_tokenizer(std::string_view bytes, const std::string& where);
