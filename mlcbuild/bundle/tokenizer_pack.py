@@ -42,9 +42,7 @@ def pack_tokenizer(tokenizer_json: bytes) -> bytes:
             hint="fetch the file again",
         ) from error
     config = dict(tokenizer)
-    config["model"] = {
-        key: value for key, value in model.items() if key not in ("vocab", "merges")
-    }
+    config["model"] = {key: value for key, value in model.items() if key not in ("vocab", "merges")}
     config["added_tokens"] = [_compact(token) for token in tokenizer.get("added_tokens") or []]
     head = canonical_json.encode(config)
     ends: list[int] = []

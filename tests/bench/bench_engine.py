@@ -184,7 +184,9 @@ def main() -> None:
     schema = bench_schema(options.bundle, options.threads, options.rounds)
     record["schema"] = schema
     print(machine.heading(before))
-    print(f"\nfirst token, {prefix['length']} known tokens: {prefix['ratio']:.3f} of a cold prompt's")
+    print(
+        f"\nfirst token, {prefix['length']} known tokens: {prefix['ratio']:.3f} of a cold prompt's"
+    )
     print("\n| guesses | text | accepted | speed over plain |\n|---|---|---|---|")
     for table in record["speculation"]:
         for row in table["rows"]:

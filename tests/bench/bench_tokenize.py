@@ -59,7 +59,9 @@ def main() -> int:
     texts = corpus(options.cache)
     size = sum(len(text.encode()) for text in texts)
     print(f"{len(texts)} texts, {size:,} bytes")
-    print(f"{'tokenizer':12} {'load ms':>8} {'packed':>7} {'MB/s':>7} {'ratio':>7} {'decode':>7}  ids")
+    print(
+        f"{'tokenizer':12} {'load ms':>8} {'packed':>7} {'MB/s':>7} {'ratio':>7} {'decode':>7}  ids"
+    )
     rows = []
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -269,9 +271,7 @@ def build(cache: Path) -> Path:
 
     def compile_one(source: Path) -> str:
         output = str(objects / f"{source.stem}.o")
-        subprocess.run(
-            [*compiler, *FLAGS, *includes, "-c", str(source), "-o", output], check=True
-        )
+        subprocess.run([*compiler, *FLAGS, *includes, "-c", str(source), "-o", output], check=True)
         return output
 
     with ThreadPoolExecutor(max_workers=2) as pool:

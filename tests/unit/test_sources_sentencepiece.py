@@ -155,10 +155,10 @@ def test_ids_equal_sentencepiece(pytestconfig: pytest.Config) -> None:
         wheel = fetch_wheel("sentencepiece==0.2.3", cache)
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(library)
-    text = generated_text(8, 60_000).replace("\x00", "")  # the library ends a text there
+    text = generated_text(8, 30_000).replace("\x00", "")  # the library ends a text there
     texts = [text[i : i + 400] for i in range(0, len(text), 400)]
     wheel = fetch_wheel("mistral-common==1.13.1", cache)
-    for name in ("tokenizer.model.v1", "mistral_instruct_tokenizer_240323.model.v3"):
+    for name in ("mistral_instruct_tokenizer_240323.model.v3",):
         model = cache / name
         with zipfile.ZipFile(wheel) as archive:
             model.write_bytes(archive.read(f"mistral_common/data/{name}"))

@@ -32,7 +32,7 @@ COMPILE_FLAGS = (
     "-Iinclude",
 )
 OPTIMIZE = {"library": "-O2", "library small": "-Os", "executable": "-Os"}  # by section
-EXPORTS = "src/abi/exports.map"  # without it the C++ library's operators new and delete leak out
+EXPORTS = ROOT / "src" / "abi" / "exports.map"  # without it the C++ library's operators new and delete leak out
 LINK_FLAGS = ("-s", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,now")
 
 
@@ -88,15 +88,16 @@ def read_sources(root: Path) -> list[RuntimeSource]:
 
 def _run(context: ActionContext) -> None:
     sources = read_sources(ROOT)
-    work = context.scratch / "runtime"  # relative names only: no path of this machine gets in
-    for folder in ("src", "include"):
-        shutil.copytree(ROOT / folder, work / folder)
+    work = context.scratch / "runtime"
+    work.mkdir()
     triple = str(context.params["triple"])
     with context.progress.task("compile", len(sources), "files") as task:
 
         def compile_one(source: RuntimeSource) -> str:
             name = source.path.replace("/", "_") + ".o"
-            run_zig(context, source.compile_arguments(triple, name), work)
+            # Compiled where the sources lie, so that zig's cache knows them again; their names are
+            # relative: no path of this machine gets in.
+            run_zig(context, source.compile_arguments(triple, str(work / name)), ROOT)
             task.advance()
             return name
 

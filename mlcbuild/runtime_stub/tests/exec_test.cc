@@ -376,8 +376,8 @@ std::unique_ptr<Choice> make_choice(uint64_t id, int prompt, int limit) {
   request->id = id;
   request->prompt_tokens = prompt;
   request->token_limit = limit;
-  const std::vector<int32_t> tokens = count_up(static_cast<int32_t>(1000 * id),
-                                               static_cast<size_t>(prompt));
+  const std::vector<int32_t> tokens =
+      count_up(static_cast<int32_t>(1000 * id), static_cast<size_t>(prompt));
   return std::make_unique<Choice>(request, 0, tokens);
 }
 
@@ -399,7 +399,8 @@ struct SmallScheduler {
     const std::vector<ScheduledSlice> slices = scheduler.next();
     Tables tables;
     std::vector<KvAppend> appends;
-    for (const ScheduledSlice& slice : slices) appends.push_back({slice.choice->sequence, slice.rows});
+    for (const ScheduledSlice& slice : slices)
+      appends.push_back({slice.choice->sequence, slice.rows});
     tables.append(&cache, appends);
     for (const ScheduledSlice& slice : slices) {
       Choice& choice = *slice.choice;

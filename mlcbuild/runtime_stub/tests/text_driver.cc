@@ -153,8 +153,7 @@ class Driver {
       std::vector<int32_t> ids(record.size() / sizeof(int32_t));
       if (!ids.empty()) std::memcpy(ids.data(), record.data(), record.size());
       const double start = cpu_seconds();
-      const std::string text =
-          tokenizer().decode(ids.data(), ids.size(), flag(command, "special"));
+      const std::string text = tokenizer().decode(ids.data(), ids.size(), flag(command, "special"));
       seconds += cpu_seconds() - start;
       write_record(text.data(), text.size(), text.size(), &out);
     }

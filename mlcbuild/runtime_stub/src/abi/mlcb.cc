@@ -264,8 +264,9 @@ mlcb_status mlcb_tool_grammar(const mlcb_bundle* bundle, const char* tools_json,
     require(text != nullptr || capacity == 0, "text is NULL");
     const std::string& format = bundle->bundle->chat().tool_format();
     if (format.empty()) {
-      throw Error(MLCB_ERROR_UNSUPPORTED, "the model has no convention for tool calls\n"
-                                          "why: its chat template has no place for tools");
+      throw Error(MLCB_ERROR_UNSUPPORTED,
+                  "the model has no convention for tool calls\n"
+                  "why: its chat template has no place for tools");
     }
     copy_out(mlcb::tool_grammar(format, tools_json, tool_choice_json, parallel != 0), text,
              capacity, size);
@@ -301,8 +302,8 @@ mlcb_status mlcb_output_parser_create(const mlcb_bundle* bundle, const char* opt
 
 void mlcb_output_parser_destroy(mlcb_output_parser* parser) { delete parser; }
 
-mlcb_status mlcb_output_parser_push(mlcb_output_parser* parser, const char* text,
-                                    size_t text_size, int32_t last, const char** deltas_json) {
+mlcb_status mlcb_output_parser_push(mlcb_output_parser* parser, const char* text, size_t text_size,
+                                    int32_t last, const char** deltas_json) {
   return guarded([&] {
     require(parser != nullptr && deltas_json != nullptr, "parser or deltas_json is NULL");
     require(text != nullptr || text_size == 0, "text is NULL");

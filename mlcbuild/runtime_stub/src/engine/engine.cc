@@ -17,7 +17,6 @@ namespace {
 
 constexpr int32_t kMaxThreads = 1024;
 constexpr int32_t kMaxChoices = 128;
-constexpr int32_t kMaxTopLogprobs = 20;
 constexpr int32_t kMaxSpeculation = 64;
 constexpr int64_t kLocalSequences = 4;
 
@@ -25,21 +24,10 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-void check_sampling(const RequestOptions& options) {
-  const SamplingParams& sampling = options.sampling;
+void check_request(const RequestOptions& options) {
   auto require = [](bool holds, const char* message) {
     if (!holds) throw Error(MLCB_ERROR_ARGUMENT, message);
   };
-  require(std::isfinite(sampling.temperature) && sampling.temperature >= 0,
-          "temperature must be 0 (greedy) or a positive number");
-  require(sampling.top_p >= 0 && sampling.top_p <= 1, "top_p must lie between 0 and 1");
-  require(sampling.top_k >= 0, "top_k must not be negative");
-  require(sampling.min_p >= 0 && sampling.min_p <= 1, "min_p must lie between 0 and 1");
-  require(std::isfinite(sampling.repetition_penalty) && sampling.repetition_penalty > 0,
-          "repetition_penalty must be a positive number");
-  require(std::isfinite(sampling.presence_penalty), "presence_penalty must be a number");
-  require(std::isfinite(sampling.frequency_penalty), "frequency_penalty must be a number");
-  require(sampling.top_logprobs <= kMaxTopLogprobs, "top_logprobs must be at most 20");
   require(options.max_tokens >= 0, "max_tokens must not be negative");
   require(options.timeout_ms >= 0, "timeout_ms must not be negative");
   require(options.n >= 1 && options.n <= kMaxChoices, "n must lie between 1 and 128");
@@ -107,7 +95,8 @@ std::string tokenizer_hash(const Bundle& bundle) {
 }
 
 void check_same_vocabulary(const Bundle& bundle, const Bundle& draft) {
-  if (bundle.vocab_size() == draft.vocab_size() && tokenizer_hash(bundle) == tokenizer_hash(draft)) {
+  if (bundle.vocab_size() == draft.vocab_size() &&
+      tokenizer_hash(bundle) == tokenizer_hash(draft)) {
     return;
   }
   throw Error(MLCB_ERROR_UNSUPPORTED, "the draft bundle " + draft.root() +
@@ -150,10 +139,10 @@ Engine::Engine(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Grammars> g
       choose_variant(bundle_->variants(), options.variant, options.activations, cpu_has);
   const int64_t sequences =
       options.max_batch_size > 0 ? options.max_batch_size : mode_sequences(options.mode, limits);
-  model_ = std::make_unique<Model>(*bundle_, variant, threads,
-                                   [&](const PlanKv& kv, int64_t most_pages) {
-                                     return choose_pages(options, limits, kv, sequences, most_pages);
-                                   });
+  model_ = std::make_unique<Model>(
+      *bundle_, variant, threads, [&](const PlanKv& kv, int64_t most_pages) {
+        return choose_pages(options, limits, kv, sequences, most_pages);
+      });
   const PlanKv& kv = model_->plan().kv;
   const int64_t pages = model_->cache().total_pages();
   SchedulerLimits scheduler_limits;
@@ -164,12 +153,13 @@ Engine::Engine(std::shared_ptr<const Bundle> bundle, std::shared_ptr<Grammars> g
   scheduler_limits.pages = std::min(pages, model_->max_page_ids());
   // Behind a sliding window the pages of a text's beginning are given back while it runs, so there
   // is no whole beginning to share.
-  prefixes_ = std::make_unique<PrefixCache>(&model_->cache(),
-                                            options.prefix_cache && kv.window == 0);
-  scheduler_ = std::make_unique<Scheduler>(
-      scheduler_limits, &model_->cache(), prefixes_.get(), [this](const Choice& choice) {
-        if (speculator_ != nullptr) speculator_->forget(choice);
-      });
+  prefixes_ =
+      std::make_unique<PrefixCache>(&model_->cache(), options.prefix_cache && kv.window == 0);
+  scheduler_ = std::make_unique<Scheduler>(scheduler_limits, &model_->cache(), prefixes_.get(),
+                                           [this](const Choice& choice) {
+                                             if (speculator_ != nullptr)
+                                               speculator_->forget(choice);
+                                           });
   token_window_ = limits.context_window_size;
   if (kv.window == 0) {
     token_window_ = std::min(token_window_, scheduler_limits.pages * limits.page_size);
@@ -230,26 +220,25 @@ void Engine::write_info(const BundleVariant& variant, const EngineOptions& optio
   };
   const uint64_t draft_bytes = speculator_ == nullptr ? 0 : speculator_->memory_bytes();
   const bool prefix_cache = options.prefix_cache && kv.window == 0;
-  info_ = "{\"activations\":" + json_quote(variant.activations) + ",\"kv\":{\"dtype\":" +
-          json_quote(kv.dtype) + "," + number("page_size", kv.page_size) + "," +
-          number("pages", pages) + "," + number("sinks", kv.sinks) + "," +
-          number("window", kv.window) + "},\"limits\":{" +
-          number("context_window_size", token_window_) + "," +
-          number("max_batch_size", scheduler_->limits().sequences) + "," +
-          number("max_waiting", options.max_waiting) + "," +
-          number("prefill_chunk_size", scheduler_->limits().rows) + "},\"memory\":{" +
-          number("arena_bytes", static_cast<int64_t>(model_->arena_bytes())) + "," +
-          number("draft_bytes", static_cast<int64_t>(draft_bytes)) + "," +
-          number("kv_bytes", page_bytes * pages) + "," +
-          number("kv_bytes_per_token", page_bytes / kv.page_size) + "," +
-          number("weights_bytes", static_cast<int64_t>(bundle_->params().total_bytes())) +
-          "},\"mode\":" + json_quote(options.mode.empty() ? "server" : options.mode) +
-          ",\"prefix_cache\":" + (prefix_cache ? "true" : "false") + ",\"speculation\":" +
-          (speculator_ == nullptr ? "null"
-                                  : "{\"kind\":" + json_quote(options.speculation) + "," +
-                                        number("tokens", speculation_tokens_) + "}") +
-          "," + number("threads", model_->threads()) + ",\"variant\":" +
-          json_quote(variant.name) + "}";
+  info_ =
+      "{\"activations\":" + json_quote(variant.activations) +
+      ",\"kv\":{\"dtype\":" + json_quote(kv.dtype) + "," + number("page_size", kv.page_size) + "," +
+      number("pages", pages) + "," + number("sinks", kv.sinks) + "," + number("window", kv.window) +
+      "},\"limits\":{" + number("context_window_size", token_window_) + "," +
+      number("max_batch_size", scheduler_->limits().sequences) + "," +
+      number("max_waiting", options.max_waiting) + "," +
+      number("prefill_chunk_size", scheduler_->limits().rows) + "},\"memory\":{" +
+      number("arena_bytes", static_cast<int64_t>(model_->arena_bytes())) + "," +
+      number("draft_bytes", static_cast<int64_t>(draft_bytes)) + "," +
+      number("kv_bytes", page_bytes * pages) + "," +
+      number("kv_bytes_per_token", page_bytes / kv.page_size) + "," +
+      number("weights_bytes", static_cast<int64_t>(bundle_->params().total_bytes())) +
+      "},\"mode\":" + json_quote(options.mode.empty() ? "server" : options.mode) +
+      ",\"prefix_cache\":" + (prefix_cache ? "true" : "false") + ",\"speculation\":" +
+      (speculator_ == nullptr ? "null"
+                              : "{\"kind\":" + json_quote(options.speculation) + "," +
+                                    number("tokens", speculation_tokens_) + "}") +
+      "," + number("threads", model_->threads()) + ",\"variant\":" + json_quote(variant.name) + "}";
 }
 
 void Engine::check_tokens(const int32_t* token_ids, size_t count) const {
@@ -269,14 +258,18 @@ void Engine::check_tokens(const int32_t* token_ids, size_t count) const {
 }
 
 uint64_t Engine::submit(const RequestOptions& options) {
-  check_sampling(options);
-  check_tokens(options.token_ids.data(), options.token_ids.size());
-  for (const LogitBias& bias : options.sampling.logit_bias) {
-    if (bias.token >= 0 && bias.token < vocab_size() && !std::isnan(bias.bias)) continue;
-    throw Error(MLCB_ERROR_ARGUMENT, "logit_bias: token " + std::to_string(bias.token) +
-                                         " is not in 0.." + std::to_string(vocab_size() - 1) +
-                                         ", or its bias is not a number");
+  try {
+    return add_request(options);
+  } catch (const Error& error) {
+    metrics_->rejected(error.status());
+    throw;
   }
+}
+
+uint64_t Engine::add_request(const RequestOptions& options) {
+  check_request(options);
+  check_sampling_params(options.sampling, static_cast<size_t>(vocab_size()));
+  check_tokens(options.token_ids.data(), options.token_ids.size());
   auto request = std::make_shared<Request>();
   request->submitted = Clock::now();
   request->n = options.n;
@@ -303,7 +296,6 @@ uint64_t Engine::submit(const RequestOptions& options) {
   choice->forks = options.n - 1;
   std::lock_guard<std::mutex> lock(state_mutex_);
   if (max_live_ > 0 && static_cast<int64_t>(live_.size()) >= max_live_) {
-    metrics_->rejected(MLCB_ERROR_BUSY);
     throw Error(MLCB_ERROR_BUSY, std::to_string(live_.size()) +
                                      " requests run or wait already, which is the limit\n"
                                      "hint: try again later, or raise max_waiting");
@@ -401,8 +393,7 @@ void Engine::speculate() {
     if (choice->decodes()) choices.push_back(choice.get());
   }
   if (choices.empty()) return;
-  const auto failure =
-      capture_error([&] { speculator_->propose(choices, speculation_tokens_); });
+  const auto failure = capture_error([&] { speculator_->propose(choices, speculation_tokens_); });
   if (failure.first == MLCB_OK) return;
   std::unordered_set<uint64_t> ids;
   for (Choice* choice : choices) ids.insert(choice->request->id);
@@ -611,9 +602,9 @@ void Engine::note_tokens(Choice* choice, int64_t count) {
 void Engine::tell_prefixes(Choice* choice) {
   const int64_t page_size = model_->cache().page_size();
   while (choice->tree_pages >= 0 && choice->tree_pages < choice->cached / page_size) {
-    const int32_t node = prefixes_->insert(
-        choice->tree_node, choice->tokens.data() + choice->tree_pages * page_size,
-        choice->sequence, static_cast<size_t>(choice->tree_pages));
+    const int32_t node =
+        prefixes_->insert(choice->tree_node, choice->tokens.data() + choice->tree_pages * page_size,
+                          choice->sequence, static_cast<size_t>(choice->tree_pages));
     choice->tree_node = node;
     choice->tree_pages = node == PrefixCache::kRoot ? -1 : choice->tree_pages + 1;
   }

@@ -112,6 +112,7 @@ class Engine {
     bool flush = false;
   };
 
+  uint64_t add_request(const RequestOptions& options);
   void check_tokens(const int32_t* token_ids, size_t count) const;
   void make_speculator(const EngineOptions& options, int threads);
   void take_inbox();

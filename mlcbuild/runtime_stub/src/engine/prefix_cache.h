@@ -52,9 +52,9 @@ class PrefixCache {
   bool enabled_;
   uint64_t clock_ = 0;
   int64_t evictions_ = 0;
-  std::vector<Node> nodes_;                                // by page
-  std::unordered_multimap<uint64_t, int32_t> children_;    // hash of (parent, tokens) to page
-  std::set<std::pair<uint64_t, int32_t>> leaves_;          // (used, page)
+  std::vector<Node> nodes_;                              // by page
+  std::unordered_multimap<uint64_t, int32_t> children_;  // hash of (parent, tokens) to page
+  std::set<std::pair<uint64_t, int32_t>> leaves_;        // (used, page)
 };
 
 }  // namespace mlcb

@@ -51,8 +51,8 @@ struct Choice {
   std::unique_ptr<GrammarMatcher> matcher;  // nullptr: no grammar
   Clock::time_point last_token;
 
-  SequenceId sequence = 0;  // 0: waits
-  int64_t cached = 0;       // tokens that are in the KV cache
+  SequenceId sequence = 0;                 // 0: waits
+  int64_t cached = 0;                      // tokens that are in the KV cache
   int32_t tree_node = PrefixCache::kRoot;  // the last page that the prefix cache knows
   int64_t tree_pages = 0;                  // how many it knows; -1: no longer told
   std::vector<int32_t> draft;              // guesses of the tokens that follow

@@ -26,9 +26,7 @@ void Scheduler::insert_sorted(List* list, std::unique_ptr<Choice> choice) {
   list->insert(place, std::move(choice));
 }
 
-void Scheduler::add(std::unique_ptr<Choice> choice) {
-  insert_sorted(&waiting_, std::move(choice));
-}
+void Scheduler::add(std::unique_ptr<Choice> choice) { insert_sorted(&waiting_, std::move(choice)); }
 
 Choice* Scheduler::add_fork(std::unique_ptr<Choice> choice, SequenceId parent) {
   Choice* added = choice.get();
@@ -59,8 +57,8 @@ void Scheduler::admit() {
     const std::vector<int32_t> known = prefixes_->match(choice.tokens.data(), choice.size() - 1);
     int64_t idle_matched = 0;
     for (int32_t page : known) idle_matched += cache_->held_by_sequence(page) ? 0 : 1;
-    const int64_t needed = cache_->most_pages_for(choice.size(), limits_.rows) -
-                           static_cast<int64_t>(known.size());
+    const int64_t needed =
+        cache_->most_pages_for(choice.size(), limits_.rows) - static_cast<int64_t>(known.size());
     const int64_t spare = running_.empty() ? 0 : static_cast<int64_t>(running_.size());
     const int64_t available =
         cache_->free_pages() + cache_->idle_pages() - idle_matched - promised_pages();
@@ -154,8 +152,8 @@ std::vector<ScheduledSlice> Scheduler::next() {
     // Preempted by one before it.
     if (choice->sequence == 0) continue;
     const int64_t useful = choice->request->token_limit - choice->size() - 1;
-    int64_t drafts = std::max<int64_t>(
-        0, std::min({static_cast<int64_t>(choice->draft.size()), spare, useful}));
+    int64_t drafts =
+        std::max<int64_t>(0, std::min({static_cast<int64_t>(choice->draft.size()), spare, useful}));
     // What branches off starts from the prompt alone.
     if (choice->forks > 0) drafts = 0;
     if (!add_decode(choice, drafts, &slices)) continue;

@@ -40,12 +40,13 @@ DraftSpeculator::DraftSpeculator(const Bundle& bundle, const BundleVariant& vari
                                  int64_t kv_pages)
     : model_(bundle, variant, threads, [kv_pages](const PlanKv&, int64_t) { return kv_pages; }),
       context_(bundle.limits().context_window_size),
-      valid_size_(static_cast<size_t>(
-          std::min(bundle.tokenizer_vocab_size(), model_.plan().vocab_size))),
+      valid_size_(
+          static_cast<size_t>(std::min(bundle.tokenizer_vocab_size(), model_.plan().vocab_size))),
       weights_bytes_(bundle.params().total_bytes()) {
   if (model_.plan().kv.window > 0) {
-    throw Error(MLCB_ERROR_UNSUPPORTED, "the draft bundle has a sliding window\n"
-                                        "hint: build it without sliding_window_size");
+    throw Error(MLCB_ERROR_UNSUPPORTED,
+                "the draft bundle has a sliding window\n"
+                "hint: build it without sliding_window_size");
   }
 }
 
@@ -74,8 +75,7 @@ void DraftSpeculator::catch_up(const Choice& choice, State* state) {
 std::vector<DraftSpeculator::Turn> DraftSpeculator::take_turns(const std::vector<Choice*>& choices,
                                                                int64_t count) {
   KvCache& cache = model_.cache();
-  const size_t most =
-      static_cast<size_t>(std::min(model_.max_logit_rows(), model_.max_rows()));
+  const size_t most = static_cast<size_t>(std::min(model_.max_logit_rows(), model_.max_rows()));
   std::vector<Turn> turns;
   int64_t promised = 0;
   for (Choice* choice : choices) {

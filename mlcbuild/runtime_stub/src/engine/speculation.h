@@ -11,8 +11,8 @@
 
 namespace mlcb {
 
-// A guess never changes a text: the step computes the logits behind every guessed token, the sampler
-// picks from them as it would anyway, and the guesses that agree with it are tokens won.
+// A guess never changes a text: the step computes the logits behind every guessed token, the
+// sampler picks from them as it would anyway, and the guesses that agree with it are tokens won.
 class Speculator {
  public:
   virtual ~Speculator() = default;

@@ -69,7 +69,7 @@ std::vector<char> reachable(const RuleSet& rules, uint32_t root, const std::vect
     seen[state] = 1;
     for (uint32_t e = rules.states[state]; e != RuleSet::kNone; e = rules.edges[e].next) {
       const RuleEdge& edge = rules.edges[e];
-      if (edge.kind == RuleEdge::kCall) {
+      if (edge.is_call()) {
         if (!useful[edge.value]) continue;
         use(edge.value);
       }
@@ -251,7 +251,7 @@ class AutomatonBuilder {
           if (edge.kind == RuleEdge::kBytes) {
             edges.push_back({out_.class_of[edge.value & 255], out_.class_of[edge.value >> 8],
                              edge.to});
-          } else if (edge.kind == RuleEdge::kCall && useful_[edge.value]) {
+          } else if (edge.is_call() && useful_[edge.value]) {
             calls.emplace_back(index_[edge.value], edge.to);
           }
         }

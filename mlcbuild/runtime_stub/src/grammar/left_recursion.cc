@@ -136,7 +136,8 @@ class LeftRecursion {
                                   : component.end();
           if (called == component.end()) {
             if (edge.kind == RuleEdge::kCall && !used_[edge.value]) continue;
-            copy_edge(start, edge, copy_of(edge.to));
+            // What follows an empty rule here is among the first edges already.
+            copy_edge(start, edge, copy_of(edge.to), RuleEdge::kTextCall);
           } else {
             const size_t index = static_cast<size_t>(called - component.begin());
             rules_.add_empty(copy_of(begin_end[index].second), copy_of(edge.to));
@@ -150,7 +151,7 @@ class LeftRecursion {
         work.pop_back();
         for (uint32_t e = rules_.states[state]; e != RuleSet::kNone; e = rules_.edges[e].next) {
           const RuleEdge edge = rules_.edges[e];
-          copy_edge(copy[state], edge, copy_of(edge.to));
+          copy_edge(copy[state], edge, copy_of(edge.to), edge.kind);
         }
       }
       rules_.rules[target].start = start;
@@ -158,13 +159,13 @@ class LeftRecursion {
     }
   }
 
-  void copy_edge(uint32_t from, const RuleEdge& edge, uint32_t to) {
+  void copy_edge(uint32_t from, const RuleEdge& edge, uint32_t to, RuleEdge::Kind call) {
     if (edge.kind == RuleEdge::kEmpty) {
       rules_.add_empty(from, to);
     } else if (edge.kind == RuleEdge::kBytes) {
       rules_.add_bytes(from, edge.value & 255, edge.value >> 8, to);
     } else {
-      rules_.add_call(from, edge.value, to);
+      rules_.add_call(from, edge.value, to, call);
     }
   }
 

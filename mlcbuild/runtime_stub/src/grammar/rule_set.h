@@ -18,11 +18,14 @@ enum class TextEncoding : uint8_t {
 };
 
 struct RuleEdge {
-  enum Kind : uint8_t { kEmpty, kBytes, kCall };
+  // kTextCall: a call that is not passed by without any text, though the rule may be empty.
+  enum Kind : uint8_t { kEmpty, kBytes, kCall, kTextCall };
   uint32_t to = 0;
   uint32_t next = 0;   // of the same state, or kNone
-  uint32_t value = 0;  // kBytes: first | last << 8; kCall: the rule
+  uint32_t value = 0;  // kBytes: first | last << 8; calls: the rule
   Kind kind = kEmpty;
+
+  bool is_call() const { return kind == kCall || kind == kTextCall; }
 };
 
 // A rule is what leads from start to finish. A counted rule is that path min to max times; nothing
@@ -52,8 +55,9 @@ class RuleSet {
   void add_bytes(uint32_t from, uint32_t first, uint32_t last, uint32_t to) {
     add_edge(from, RuleEdge::kBytes, first | last << 8, to);
   }
-  void add_call(uint32_t from, uint32_t rule, uint32_t to) {
-    add_edge(from, RuleEdge::kCall, rule, to);
+  void add_call(uint32_t from, uint32_t rule, uint32_t to,
+                RuleEdge::Kind kind = RuleEdge::kCall) {
+    add_edge(from, kind, rule, to);
   }
   // The bytes of text, as they are.
   void add_literal(uint32_t from, std::string_view text, uint32_t to);

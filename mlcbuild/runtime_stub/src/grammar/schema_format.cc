@@ -19,7 +19,7 @@ namespace {
 #define MLCB_BYTE "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
 #define MLCB_H16 "[0-9A-Fa-f]{1,4}"
 // Characters of the parts of a URI: plain ones, or a percent sign and two digits.
-#define MLCB_PLAIN "A-Za-z0-9._~!$&'()*+,;=-"
+#define MLCB_PLAIN "A-Za-z0-9._~!$&'()*+,;=\\-"
 #define MLCB_PERCENT "%[0-9A-Fa-f]{2}"
 #define MLCB_PATH_CHAR "([" MLCB_PLAIN ":@]|" MLCB_PERCENT ")"
 #define MLCB_SEGMENTS "(/" MLCB_PATH_CHAR "*)*"

@@ -80,7 +80,7 @@ enum class StatementKind : uint8_t {
   kContinue,
 };
 
-using Body = std::vector<const Statement*>;
+using Body = std::vector<Statement*>;
 
 struct Statement {
   StatementKind kind = StatementKind::kData;
@@ -93,6 +93,8 @@ struct Statement {
   std::vector<Target> targets;  // kFor, kSet: one; kWith; kMacro, kCallBlock: parameters
   std::vector<const Expression*> values;  // kWith; kIf: tests; parameters: defaults of the last ones
   std::vector<Body> bodies;               // kFor: [body, else]
+  // For each body that is a scope: names that are undefined there until they are set.
+  std::vector<std::vector<int32_t>> hidden;
   // Which of its special names a macro's body asks for.
   bool uses_varargs = false, uses_kwargs = false, uses_caller = false;
 };
@@ -101,6 +103,7 @@ struct Statement {
 struct Template {
   std::vector<std::unique_ptr<StringObject>> strings;  // first: the constants outlive what has them
   Body body;
+  std::vector<int32_t> hidden;     // as of a statement
   std::vector<std::string> names;  // by number
   std::vector<std::unique_ptr<Expression>> expressions;
   std::vector<std::unique_ptr<Statement>> statements;

@@ -46,6 +46,9 @@ class Interpreter::Level {
 class Interpreter::Scope {
  public:
   explicit Scope(Interpreter* interpreter) : Scope(interpreter, interpreter->scope_) {}
+  Scope(Interpreter* interpreter, const std::vector<int32_t>& hidden) : Scope(interpreter) {
+    hide(hidden);
+  }
   Scope(Interpreter* interpreter, ScopeObject* parent)
       : interpreter_(interpreter), before_(interpreter->scope_) {
     scope_ = interpreter->heap_->scope(parent);
@@ -58,6 +61,10 @@ class Interpreter::Scope {
   }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
+
+  void hide(const std::vector<int32_t>& names) {
+    for (const int32_t name : names) scope_->variables.emplace_back(name, Value());
+  }
 
  private:
   Interpreter* interpreter_;
@@ -91,6 +98,7 @@ Interpreter::Interpreter(const Template& program, Heap* heap, int64_t now)
     : program_(program), heap_(heap), now_(now), variables_(program.names.size()) {
   scope_ = heap->scope(nullptr);
   scope_->retain();
+  for (const int32_t name : program.hidden) scope_->variables.emplace_back(name, Value());
   for (const auto& [name, kind] : kGlobals) {
     set(name, Value::object(Kind::kFunction, heap->function(kind)));
   }
@@ -206,7 +214,7 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, const Value&
   const std::vector<Value>& list = items.sequence().items;
   if (list.empty()) {
     if (statement.bodies.size() < 2) return Flow::kNext;
-    const Scope scope(this);
+    const Scope scope(this, statement.hidden[1]);
     return run_body(statement.bodies[1]);
   }
   LoopObject* loop = heap_->loop();
@@ -218,11 +226,10 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement, const Value&
     loop->scope = scope_;
     scope_->retain();
   }
-  const int32_t loop_name = statement.name;
   for (size_t i = 0; i < list.size(); ++i) {
     loop->index0 = static_cast<int64_t>(i);
-    const Scope scope(this);
-    if (loop_name >= 0) set_variable(loop_name, loop_value);
+    const Scope scope(this, statement.hidden[0]);
+    set_variable(statement.name, loop_value);
     assign(statement.targets[0], list[i]);
     if (run_body(statement.bodies[0]) == Flow::kBreak) break;
   }
@@ -233,14 +240,14 @@ Interpreter::Flow Interpreter::run_block(const Statement& statement) {
   std::vector<Value> values;
   for (const Expression* value : statement.values) values.push_back(evaluate(*value));
   if (statement.kind == StatementKind::kWith || statement.kind == StatementKind::kScope) {
-    const Scope scope(this);
+    const Scope scope(this, statement.hidden[0]);
     for (size_t i = 0; i < values.size(); ++i) assign(statement.targets[i], values[i]);
     return run_body(statement.bodies[0]);
   }
   Value text;
   {
     Capture capture(this);
-    const Scope scope(this);
+    const Scope scope(this, statement.hidden[0]);
     const Flow flow = run_body(statement.bodies[0]);
     if (flow != Flow::kNext) return flow;
     text = heap_->string(std::move(capture.text));
@@ -299,7 +306,7 @@ void Interpreter::assign(const Target& target, const Value& value) {
 const Value* Interpreter::find_variable(int32_t name) const {
   for (const ScopeObject* scope = scope_; scope != nullptr; scope = scope->parent) {
     for (const auto& [known, value] : scope->variables) {
-      if (known == name) return &value;
+      if (known == name) return value.given() ? &value : nullptr;  // hidden
     }
   }
   const Value& value = variables_[static_cast<size_t>(name)];
@@ -360,7 +367,8 @@ Value Interpreter::call_macro(const FunctionObject& function, const CallArgument
     fail("macro '" + macro.text + "' has no place for its caller");
   }
   Capture capture(this);
-  const Scope scope(this, function.closure);
+  Scope scope(this, function.closure);
+  scope.hide(macro.hidden[0]);
   const int32_t line = line_;
   for (size_t i = 0; i < count; ++i) {
     const std::string& name = program_.names[static_cast<size_t>(macro.targets[i].name)];

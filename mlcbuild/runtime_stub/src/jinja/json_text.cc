@@ -256,7 +256,7 @@ void append_string(std::string_view text, bool ascii, std::string* out) {
     if (known != std::string_view::npos) {
       out->push_back('\\');
       out->push_back(kTo[known]);
-    } else if (c < 0x20) {
+    } else if (c < 0x20 || (ascii && c == 0x7F)) {
       std::snprintf(buffer, sizeof(buffer), "\\u%04x", c);
       *out += buffer;
     } else {

@@ -7,6 +7,7 @@
 #include "core/json.h"
 #include "jinja/builtins.h"
 #include "jinja/lexer.h"
+#include "jinja/scopes.h"
 
 namespace mlcb::jinja {
 namespace {
@@ -27,6 +28,7 @@ class Parser {
   Template run() {
     result_.body = parse_body(1, {});
     check(result_.body, false);
+    find_hidden_names(&result_);
     return std::move(result_);
   }
 

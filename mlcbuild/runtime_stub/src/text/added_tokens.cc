@@ -123,10 +123,9 @@ void AddedTokenMatcher::add(const AddedToken* token) {
                                             "supported");
   }
   if (token->normal.size() > ByteTrie::kMaxKey) {
-    throw Error(MLCB_ERROR_UNSUPPORTED, "tokenizer: an added token of " +
-                                            std::to_string(token->normal.size()) +
-                                            " bytes is not supported, the limit is " +
-                                            std::to_string(ByteTrie::kMaxKey));
+    throw Error(MLCB_ERROR_UNSUPPORTED,
+                "tokenizer: an added token of " + std::to_string(token->normal.size()) +
+                    " bytes is not supported, the limit is " + std::to_string(ByteTrie::kMaxKey));
   }
   tokens_.push_back(token);
 }
@@ -137,10 +136,10 @@ void AddedTokenMatcher::finish() {
   for (size_t i = 0; i < tokens_.size(); ++i) {
     const auto [other, is_new] = seen.emplace(tokens_[i]->normal, tokens_[i]);
     if (!is_new) {  // which one the reference finds changes from run to run
-      throw Error(MLCB_ERROR_UNSUPPORTED,
-                  "tokenizer: added tokens " + json_quote(other->second->content) + " and " +
-                      json_quote(tokens_[i]->content) + ", the same once normalized, are not " +
-                      "supported");
+      throw Error(MLCB_ERROR_UNSUPPORTED, "tokenizer: added tokens " +
+                                              json_quote(other->second->content) + " and " +
+                                              json_quote(tokens_[i]->content) +
+                                              ", the same once normalized, are not " + "supported");
     }
     entries.push_back({tokens_[i]->normal, static_cast<int32_t>(i)});
   }

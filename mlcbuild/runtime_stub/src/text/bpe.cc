@@ -17,8 +17,8 @@ constexpr uint32_t kSpaceColumn = 128, kOtherColumn = 191;
 constexpr size_t kFewSymbols = 24;
 
 uint64_t hash_pair(int32_t left, int32_t right) {
-  const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 |
-                       static_cast<uint32_t>(right);
+  const uint64_t key =
+      static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   const uint64_t hash = (key ^ key >> 29) * 0x9E3779B97F4A7C15u;
   return hash ^ hash >> 32;
 }
@@ -104,9 +104,9 @@ std::vector<BpeModel::Edges> BpeModel::find_edges() const {
     token.itself = !bytes.empty();
     if (bytes.empty()) continue;
     const uint8_t first = static_cast<uint8_t>(bytes[0]);
-    token.first = first < 128           ? first
-                  : is_space(bytes, 0)  ? static_cast<uint8_t>(kSpaceColumn)
-                                        : static_cast<uint8_t>(kOtherColumn);
+    token.first = first < 128          ? first
+                  : is_space(bytes, 0) ? static_cast<uint8_t>(kSpaceColumn)
+                                       : static_cast<uint8_t>(kOtherColumn);
     token.last = static_cast<uint8_t>(bytes.back());
   }
   for (const int32_t id : byte_ids_) {

@@ -17,7 +17,8 @@ constexpr char kReplacementChar[] = "\xEF\xBF\xBD";
 // The text of a JSON key that must be one character.
 std::string one_char(const Json& json, const char* key, const std::string& type) {
   const std::string& text = json.at(key).as_string();
-  const Utf8Char c = text.empty() ? Utf8Char() : utf8_decode(text.data(), text.data() + text.size());
+  const Utf8Char c =
+      text.empty() ? Utf8Char() : utf8_decode(text.data(), text.data() + text.size());
   if (c.size == 0 || c.size != text.size()) {
     unsupported("decoder '" + type + "' with a " + key + " that is not one character");
   }

@@ -26,8 +26,15 @@ class Decoder {
   std::string decode_inside(std::string token) const;
 
  private:
-  enum class Kind { kByteLevel, kByteFallback, kFuse, kStrip, kReplaceText, kReplaceRegex,
-                    kMetaspace };
+  enum class Kind {
+    kByteLevel,
+    kByteFallback,
+    kFuse,
+    kStrip,
+    kReplaceText,
+    kReplaceRegex,
+    kMetaspace
+  };
   struct Step {
     Kind kind = Kind::kFuse;
     std::string pattern, content;  // Strip and Metaspace: pattern is one character

@@ -92,7 +92,8 @@ void PreTokenizer::add_metaspace(const Json& json) {
   Step step;
   step.kind = StepKind::kPrefix;
   const std::string& text = json.at("replacement").as_string();
-  const Utf8Char c = text.empty() ? Utf8Char() : utf8_decode(text.data(), text.data() + text.size());
+  const Utf8Char c =
+      text.empty() ? Utf8Char() : utf8_decode(text.data(), text.data() + text.size());
   if (c.size == 0 || c.size != text.size()) {
     unsupported("Metaspace with a replacement that is not one character");
   }

@@ -88,7 +88,8 @@ Break break_class(uint32_t code) {
     case kZp:
       return Break::kControl;
     case kCn: {
-      const bool ignorable = code == 0x2065 || in(code, 0xFFF0, 0xFFF8) || in(code, 0xE0000, 0xE0FFF);
+      const bool ignorable =
+          code == 0x2065 || in(code, 0xFFF0, 0xFFF8) || in(code, 0xE0000, 0xE0FFF);
       return ignorable ? Break::kControl : Break::kOther;
     }
     default:
@@ -140,8 +141,8 @@ bool Precompiled::transform(std::string_view chunk, std::string_view* replacemen
     const size_t begin = units_[node] & ~(1u << 31);
     if (begin >= replacements_.size()) return false;
     const size_t end = replacements_.find('\0', begin);
-    *replacement = std::string_view(replacements_)
-                       .substr(begin, end == std::string::npos ? end : end - begin);
+    *replacement =
+        std::string_view(replacements_).substr(begin, end == std::string::npos ? end : end - begin);
     return true;
   }
   return false;

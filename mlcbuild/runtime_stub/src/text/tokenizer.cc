@@ -251,7 +251,7 @@ class FileTokenizer : public Tokenizer {
   Decoder decoder_;
   Vocab vocab_;
   AddedTokens added_;
-  std::optional<BpeModel> bpe_;  // this model
+  std::optional<BpeModel> bpe_;          // this model
   std::optional<UnigramModel> unigram_;  // or this one
   AddedTokenMatcher matcher_, normalized_matcher_;
   mutable std::mutex cache_mutex_;

@@ -58,10 +58,10 @@ class Reader {
 
   std::string_view take(uint64_t size) {
     if (size > bytes_.size() - at_) {
-      throw Error(MLCB_ERROR_BUNDLE, where_ + ": the packed tokenizer is truncated\nwhy: " +
-                                         std::to_string(size) + " bytes are expected at byte " +
-                                         std::to_string(at_) + " of " +
-                                         std::to_string(bytes_.size()));
+      throw Error(MLCB_ERROR_BUNDLE,
+                  where_ + ": the packed tokenizer is truncated\nwhy: " + std::to_string(size) +
+                      " bytes are expected at byte " + std::to_string(at_) + " of " +
+                      std::to_string(bytes_.size()));
     }
     const std::string_view part = bytes_.substr(at_, static_cast<size_t>(size));
     at_ += part.size();
@@ -99,8 +99,9 @@ ModelTables read_model_tables(const Json& model) {
     tables.scores.reserve(items.size());
     for (const Json& item : items) {
       if (item.size() != 2 || !item.is_array()) {
-        throw Error(MLCB_ERROR_BUNDLE, "tokenizer: a token of the vocabulary is not a content with "
-                                       "its score");
+        throw Error(MLCB_ERROR_BUNDLE,
+                    "tokenizer: a token of the vocabulary is not a content with "
+                    "its score");
       }
       const int32_t id = static_cast<int32_t>(tables.vocab.size());
       if (id > kMaxTokenId) throw Error(MLCB_ERROR_BUNDLE, "tokenizer: too many tokens");
@@ -158,7 +159,8 @@ std::vector<BpeModel::Merge> resolve_merges(const Json& json, const Vocab& vocab
                           vocab.find_bytes(whole.substr(split)), 0};
     // Tokens are mostly numbered in the order of their merges: look there first.
     merge.merged = merges.empty() ? 0 : merges.back().merged;
-    if (!is_token(merge.merged) && !is_token(++merge.merged)) merge.merged = vocab.find_bytes(whole);
+    if (!is_token(merge.merged) && !is_token(++merge.merged))
+      merge.merged = vocab.find_bytes(whole);
     if (merge.left < 0 || merge.right < 0 || merge.merged < 0) {
       refuse("a token of it is not in the vocabulary");
     }

@@ -31,8 +31,8 @@ UnigramModel::UnigramModel(const Json& options, const Vocab& vocab, std::vector<
     const double score = scores_[static_cast<size_t>(id)];
     const std::string_view bytes = vocab.bytes(id);
     if (!std::isfinite(score)) {
-      throw Error(MLCB_ERROR_BUNDLE, "tokenizer: the score of token " + json_quote(bytes) +
-                                         " is not a finite number");
+      throw Error(MLCB_ERROR_BUNDLE,
+                  "tokenizer: the score of token " + json_quote(bytes) + " is not a finite number");
     }
     lowest = std::min(lowest, score);
     if (bytes.size() > ByteTrie::kMaxKey) {
@@ -49,8 +49,8 @@ UnigramModel::UnigramModel(const Json& options, const Vocab& vocab, std::vector<
   if (unknown != nullptr && !unknown->is_null()) {
     const int64_t id = unknown->as_int();
     if (id < 0 || id >= vocab.size()) {
-      throw Error(MLCB_ERROR_BUNDLE, "tokenizer: unk_id " + std::to_string(id) +
-                                         " is not in the vocabulary");
+      throw Error(MLCB_ERROR_BUNDLE,
+                  "tokenizer: unk_id " + std::to_string(id) + " is not in the vocabulary");
     }
     unknown_ = static_cast<int32_t>(id);
   }
@@ -119,9 +119,8 @@ void UnigramModel::append_piece(std::string_view piece, std::vector<int32_t>* id
     }
   }
   if (unknown_ < 0) {
-    throw Error(MLCB_ERROR_ARGUMENT,
-                "tokenizer: the model has no token for " + json_quote(piece.substr(0, 40)) +
-                    ", and no unk_id");
+    throw Error(MLCB_ERROR_ARGUMENT, "tokenizer: the model has no token for " +
+                                         json_quote(piece.substr(0, 40)) + ", and no unk_id");
   }
   ids->push_back(unknown_);
 }
