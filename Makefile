@@ -11,19 +11,24 @@ RECIPE := recipes/smollm2-135m.toml
 QUANTIZATION := q4f16_1
 QUESTION := What is the capital of France?
 PEERS ?= .cache/peers
+MINUTES ?= 10
 
 CXX_FILES := $(shell find mlcbuild/runtime_stub tests -name '*.cc' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help demo test test-slow test-parity lint format bench schema lock clean
+.PHONY: help demo test test-slow test-soak test-parity sanitize fuzz bench-engine lint format bench schema lock clean
 
 help:
 	@echo 'make demo         build $(RECIPE) and ask the bundle a question'
 	@echo 'make test         linters, then the tests'
 	@echo 'make test-slow    the proofs that take longer: the same bytes twice, 20 kills of a real build'
+	@echo 'make test-soak    64 streams at once and damaged HTTP requests, ten minutes each'
+	@echo 'make sanitize     the runtime under ThreadSanitizer and AddressSanitizer'
+	@echo 'make fuzz         libFuzzer over what the runtime reads, ten minutes a part (needs clang)'
 	@echo 'make test-parity  live comparison with transformers, in $(PARITY_VENV)'
 	@echo 'make lint         ruff, mypy, clang-format: check only'
 	@echo 'make format       ruff and clang-format: fix'
 	@echo 'make bench        speed beside llama.cpp, fetched into $(PEERS)'
+	@echo 'make bench-engine prefix cache, guesses, grammars, tokenizers'
 	@echo 'make schema       write the JSON schema of recipes'
 	@echo 'make lock         solve the requirements again'
 	@echo 'make clean        remove environments and caches of this folder (not artifacts/)'
@@ -39,6 +44,17 @@ test: lint
 test-slow: $(READY)
 	$(BIN)/python tests/bench/reproduce.py $(RECIPE) -- --quantization $(QUANTIZATION)
 	$(BIN)/python tests/bench/crash_build.py $(RECIPE) --kills 20 -- --quantization $(QUANTIZATION)
+
+test-soak: $(READY)
+	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION)) && \
+	$(BIN)/python tests/bench/load_server.py "$$bundle" --streams 64 --minutes $(MINUTES) && \
+	$(BIN)/python tests/bench/fuzz_http.py "$$bundle" --minutes $(MINUTES)
+
+sanitize: $(READY)
+	$(BIN)/python tests/bench/sanitize.py
+
+fuzz: $(READY)
+	$(BIN)/python tests/bench/fuzz_runtime.py --minutes $(MINUTES)
 
 test-parity: $(PARITY_READY)
 	$(PARITY_VENV)/bin/python -m pytest -m parity tests/parity
@@ -58,6 +74,12 @@ bench: $(READY)
 	$(BIN)/python tests/bench/peers/fetch.py $(PEERS) --smollm2
 	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION)) && \
 	$(BIN)/python tests/bench/bench_speed.py "$$bundle" --peers $(PEERS) --json .cache/speed.json
+
+bench-engine: $(READY)
+	@draft=$$($(BIN)/mlcbuild make $(RECIPE) --quantization q4f16_1) && \
+	target=$$($(BIN)/mlcbuild make $(RECIPE) --quantization q0f32) && \
+	$(BIN)/python tests/bench/bench_engine.py "$$draft" --draft "$$draft" --target "$$target"
+	$(BIN)/python tests/bench/bench_tokenize.py
 
 schema: $(READY)
 	$(BIN)/python -m mlcbuild.recipe.json_schema > recipes/schema.json

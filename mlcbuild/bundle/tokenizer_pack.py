@@ -97,7 +97,7 @@ def _tokens(vocab: Any) -> tuple[list[tuple[int, str]], list[float]]:
     if isinstance(vocab, list):
         return [(i, entry[0]) for i, entry in enumerate(vocab)], [float(e[1]) for e in vocab]
     tokens = sorted((number, content) for content, number in vocab.items())
-    if tokens and not (isinstance(tokens[0][0], int) and 0 <= tokens[0][0]):
+    if tokens and not (isinstance(tokens[0][0], int) and tokens[0][0] >= 0):
         raise ValueError(f"{tokens[0][0]!r} is not a token id")
     if tokens and tokens[-1][0] > _MAX_ID:
         raise ValueError(f"token id {tokens[-1][0]} is beyond {_MAX_ID}")

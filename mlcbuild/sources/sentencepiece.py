@@ -1,4 +1,4 @@
-"""Builds tokenizer.json from a SentencePiece model: tokenizer.model, or the pieces of a GGUF file."""
+"""Builds tokenizer.json from a SentencePiece model: tokenizer.model, or pieces of a GGUF file."""
 
 from __future__ import annotations
 

@@ -12,31 +12,19 @@ import pytest
 from mlcbuild.bundle.chat_reference import ChatReference, Conversation
 from mlcbuild.bundle.jinja_template import PINNED_NOW, TemplateRefusal
 from tests.unit.cpp_driver import build_cpp
-from tests.unit.text_driver import RUNTIME, Driver, DriverError
-
-TEXT_PARTS = (
-    "chat_template",
-    "conversation",
-    "output_parser",
-    "tool_call",
-    "tool_grammar",
-    "unicode",
-    "unicode_tables",
-)
+from tests.unit.text_driver import Driver, DriverError
 
 
 def build_chat_driver(config: pytest.Config) -> Path:
     """The driver's program, compiled into pytest's cache unless it is there."""
-    sources = [
-        "src/core/json.cc",
-        *sorted(str(path.relative_to(RUNTIME)) for path in RUNTIME.glob("src/jinja/*.cc")),
-        *(f"src/text/{name}.cc" for name in TEXT_PARTS),
-    ]
-    return build_cpp(config, "chat_driver", sources)
+    return build_cpp(config, "chat_driver")
 
 
 class ChatDriver(Driver):
     """One process of the driver."""
+
+    def __enter__(self) -> ChatDriver:
+        return self
 
     def render_template(
         self, source: str | bytes, variables: Mapping[str, Any] | None = None, now: int = PINNED_NOW

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 VARIABLES: dict[str, Any] = {
     "a": 3,
@@ -24,6 +25,8 @@ VARIABLES: dict[str, Any] = {
 def _options(text: str, separator: str) -> list[str]:
     return text.strip().replace("\n", separator).split(separator)
 
+
+_T = TypeVar("_T")
 
 _LITERALS = _options(
     """\
@@ -101,7 +104,7 @@ class _Generator:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
-    def pick(self, options: Any) -> Any:
+    def pick(self, options: Sequence[_T]) -> _T:
         return self._random.choice(options)
 
     def _fill(self, text: str, depth: int) -> str:
@@ -156,7 +159,8 @@ class _Generator:
         if kind == 17:
             return f"[{first}, {second}]"
         if kind == 18:
-            return "{'k': " + first + ", " + self.pick(_LITERALS) + ": " + second + "}"
+            key = self.pick(["'q'", "1", "none", "(1, 2)", "''"])
+            return "{'k': " + first + ", " + key + ": " + second + "}"
         return f"({first}, {second})"
 
     def statements(self, depth: int, most: int) -> str:

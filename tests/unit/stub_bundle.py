@@ -22,7 +22,8 @@ SCHEME = QuantScheme("q0f32", 1, "float32 as stored", "float32")
 
 CHAT: dict[str, Any] = {
     "chat_version": 2,
-    "template": "{% for m in messages %}{{ '<' + m.role[0] + '>' + m.content + '</' + m.role[0] + '>' }}"
+    "template": "{% for m in messages %}"
+    "{{ '<' + m.role[0] + '>' + m.content + '</' + m.role[0] + '>' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<a>' }}{% endif %}",
     "tool_template": None,
     "tokens": {},

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mlcbuild.bundle.abi import ABI_VERSION, Status
+from mlcbuild.bundle.abi import Status
+from mlcbuild.bundle.manifest import ABI_VERSION
 from tests.unit import fake_bundle
 from tests.unit.fake_bundle import canonical, write_manifest, write_plan
 from tests.unit.fake_runtime import Runtime, RuntimeFailure

@@ -32,7 +32,12 @@ def jinja(source: str, variables: dict[str, Any]) -> str | None:
 
 def runtime(driver: ChatDriver, source: str) -> tuple[str | None, str]:
     """What the runtime renders with VARIABLES; None and why if it refuses."""
-    given = {"messages": [], "tools": None, "documents": None, "add_generation_prompt": False}
+    given: dict[str, Any] = {
+        "messages": [],
+        "tools": None,
+        "documents": None,
+        "add_generation_prompt": False,
+    }
     try:
         return driver.render_template(source, {**given, **VARIABLES}), ""
     except DriverError as error:
@@ -343,6 +348,7 @@ FILTER_VALUES = [
 
 def test_filters(driver: ChatDriver) -> None:
     sources = [f"{{{{ ({v})|{f} }}}}" for v in FILTER_VALUES for f in words_of(FILTERS)]
+    sources = sources[::3]  # every filter with a third of the values
     assert compare(driver, sources) > len(sources) / 2
 
 
@@ -356,9 +362,8 @@ le(3) lessthan(5) greaterthan(0) nothing
 
 def test_tests(driver: ChatDriver) -> None:
     values = [*FILTER_VALUES, "3", "'upper'", "'defined'", "none", "loop", "range", "namespace()"]
-    compare(
-        driver, [f"{{{{ ({v}) is {t} }}}}" for v in values for t in words_of(TESTS) if t != "==(1)"]
-    )
+    sources = [f"{{{{ ({v}) is {t} }}}}" for v in values for t in words_of(TESTS) if t != "==(1)"]
+    compare(driver, sources[::2])
     compare(
         driver,
         [
@@ -482,4 +487,4 @@ def test_statements(driver: ChatDriver) -> None:
 def test_random_templates(driver: ChatDriver) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert compare(driver, [random_template(seed) for seed in range(1500)]) > 500
+        assert compare(driver, [random_template(seed) for seed in range(800)]) > 300

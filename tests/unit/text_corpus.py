@@ -66,10 +66,19 @@ _ODD = (
     "\x00\x01\x07\x08\x1b\x7f\x80\x9f\u00ad\u034f\u061c\u180e\u2066\u202e\ufe0e\ufe0f\u2581"
 )
 _EMOJI = (
-    "\U0001f600 \U0001f44d\U0001f3fd \U0001f469\u200d\U0001f469\u200d\U0001f467 "
-    "\U0001f1eb\U0001f1f7 \u2764\ufe0f 1\ufe0f\u20e3 \U0001f9d1\U0001f3ff\u200d\U0001f680 "
-    "\U0001f3f4\U000e0067\U000e0062\U000e007f \u00a9 \u2122 \u2714 \U0001f937\u200d\u2642\ufe0f"
-).split(" ")
+    "\U0001f600",
+    "\U0001f44d\U0001f3fd",
+    "\U0001f469\u200d\U0001f469\u200d\U0001f467",
+    "\U0001f1eb\U0001f1f7",
+    "\u2764\ufe0f",
+    "1\ufe0f\u20e3",
+    "\U0001f9d1\U0001f3ff\u200d\U0001f680",
+    "\U0001f3f4\U000e0067\U000e0062\U000e007f",
+    "\u00a9",
+    "\u2122",
+    "\u2714",
+    "\U0001f937\u200d\u2642\ufe0f",
+)
 _CODE = (
     "def f(self, x: int = 0) -> str:\n    return f'{x!r:>10}'  # done\n",
     "for (auto& [k, v] : m) { out += k + \"=\" + std::to_string(v) + '\\n'; }\n",

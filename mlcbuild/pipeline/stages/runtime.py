@@ -32,7 +32,8 @@ COMPILE_FLAGS = (
     "-Iinclude",
 )
 OPTIMIZE = {"library": "-O2", "library small": "-Os", "executable": "-Os"}  # by section
-EXPORTS = ROOT / "src" / "abi" / "exports.map"  # without it the C++ library's operators new and delete leak out
+# Without it the C++ library's operators new and delete leak out.
+EXPORTS = ROOT / "src" / "abi" / "exports.map"
 LINK_FLAGS = ("-s", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,now")
 
 

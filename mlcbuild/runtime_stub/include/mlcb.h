@@ -131,8 +131,8 @@ MLCB_API mlcb_status mlcb_tool_grammar(const mlcb_bundle* bundle, const char* to
 typedef struct mlcb_output_parser mlcb_output_parser;
 
 /* Tells apart what a model writes: text, reasoning, tool calls, by the bundle's conventions.
- * options_json: {"tools": bool, "reasoning": bool, "prompt": "..."}; NULL: neither. prompt: the text
- * before (its end is enough), which may have opened or closed the reasoning. */
+ * options_json: {"tools": bool, "reasoning": bool, "prompt": "..."}; NULL: neither. prompt: the
+ * text before (its end is enough), which may have opened or closed the reasoning. */
 MLCB_API mlcb_status mlcb_output_parser_create(const mlcb_bundle* bundle, const char* options_json,
                                                mlcb_output_parser** out);
 MLCB_API void mlcb_output_parser_destroy(mlcb_output_parser* parser);
@@ -187,27 +187,27 @@ typedef struct mlcb_request_params {
   size_t struct_size;
   const int32_t* token_ids;
   size_t token_count;
-  int32_t n;          /* texts to generate from the one prompt; 0: 1. Event.choice tells them apart */
-  int32_t max_tokens; /* 0: as many as the context window holds */
-  float temperature;  /* 0: greedy */
-  float top_p;        /* 0: off (same as 1) */
-  int32_t top_k;      /* 0: off */
-  float min_p;        /* 0: off */
+  int32_t n; /* texts to generate from the one prompt; 0: 1. Event.choice tells them apart */
+  int32_t max_tokens;       /* 0: as many as the context window holds */
+  float temperature;        /* 0: greedy */
+  float top_p;              /* 0: off (same as 1) */
+  int32_t top_k;            /* 0: off */
+  float min_p;              /* 0: off */
   float repetition_penalty; /* 0: off (same as 1); over the prompt and the text */
   float presence_penalty;   /* 0: off; these two over the text only */
   float frequency_penalty;
   uint64_t seed; /* choice i of n has a stream of its own */
   const mlcb_logit_bias* logit_bias;
   size_t logit_bias_count;
-  int32_t logprobs;                  /* 1: the logarithm of each token's probability */
-  int32_t top_logprobs;              /* and of that many likeliest tokens, 0..20 */
-  int32_t ignore_eos;                /* 1: the model's own stop tokens and strings do not count */
-  const char* const* stop;           /* stop strings, besides the model's own */
+  int32_t logprobs;        /* 1: the logarithm of each token's probability */
+  int32_t top_logprobs;    /* and of that many likeliest tokens, 0..20 */
+  int32_t ignore_eos;      /* 1: the model's own stop tokens and strings do not count */
+  const char* const* stop; /* stop strings, besides the model's own */
   size_t stop_count;
-  const int32_t* stop_token_ids;     /* stop tokens, besides the model's own */
+  const int32_t* stop_token_ids; /* stop tokens, besides the model's own */
   size_t stop_token_count;
-  int32_t timeout_ms;                /* 0: none; else it ends with what there is by then */
-  int32_t grammar_kind;              /* mlcb_grammar_kind */
+  int32_t timeout_ms;   /* 0: none; else it ends with what there is by then */
+  int32_t grammar_kind; /* mlcb_grammar_kind */
   const char* grammar;
 } mlcb_request_params;
 
@@ -264,9 +264,9 @@ typedef struct mlcb_event {
   const char* stop_string; /* DONE: the stop string that ended the text; else NULL */
   /* DONE: what the request took. */
   int32_t prompt_tokens;
-  int32_t cached_tokens;     /* of the prompt, found in the prefix cache */
-  int32_t completion_tokens; /* of this choice */
-  double queue_seconds;      /* from submit to the first step */
+  int32_t cached_tokens;      /* of the prompt, found in the prefix cache */
+  int32_t completion_tokens;  /* of this choice */
+  double queue_seconds;       /* from submit to the first step */
   double first_token_seconds; /* from submit to the first token */
   double total_seconds;
 } mlcb_event;

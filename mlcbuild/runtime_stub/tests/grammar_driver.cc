@@ -80,8 +80,10 @@ std::string list(const Values& values) {
 
 mlcb_grammar_kind kind_of(const std::string& name) {
   static const std::map<std::string, mlcb_grammar_kind> kKinds = {
-      {"json", MLCB_GRAMMAR_JSON},     {"json_schema", MLCB_GRAMMAR_JSON_SCHEMA},
-      {"regex", MLCB_GRAMMAR_REGEX},   {"ebnf", MLCB_GRAMMAR_EBNF},
+      {"json", MLCB_GRAMMAR_JSON},
+      {"json_schema", MLCB_GRAMMAR_JSON_SCHEMA},
+      {"regex", MLCB_GRAMMAR_REGEX},
+      {"ebnf", MLCB_GRAMMAR_EBNF},
       {"structure", MLCB_GRAMMAR_STRUCTURE}};
   return kKinds.at(name);
 }
@@ -211,7 +213,8 @@ class Driver {
       int32_t id = ids[random() % ids.size()];
       for (int tries = 0; tries < 3; ++tries) {
         const int32_t other = ids[random() % ids.size()];
-        if (vocabulary_->token_bytes(other).size() < vocabulary_->token_bytes(id).size()) id = other;
+        if (vocabulary_->token_bytes(other).size() < vocabulary_->token_bytes(id).size())
+          id = other;
       }
       if (!matcher.accept(id)) throw Error(MLCB_ERROR_INTERNAL, "an allowed token is refused");
       text += vocabulary_->token_bytes(id);

@@ -77,10 +77,13 @@ def main() -> None:
         lines += ["};", "// clang-format on", f"const size_t {name}Size = {len(ranges)};"]
     for name, rows in (
         ("kUpperSpecials", specials(str.upper, lambda code: len(chr(code).upper()) == 1)),
-        ("kTitleSpecials", specials(str.title, lambda code: chr(code).title() == chr(code).upper())),
+        (
+            "kTitleSpecials",
+            specials(str.title, lambda code: chr(code).title() == chr(code).upper()),
+        ),
     ):
         lines += ["", "// clang-format off", f"const CaseSpecial {name}[] = {{"]
-        lines += [f"    {{{row[0]:#x}, {{{row[1]:#x}, {row[2]:#x}, {row[3]:#x}}}}}," for row in rows]
+        lines += [f"    {{{a:#x}, {{{b:#x}, {c:#x}, {d:#x}}}}}," for a, b, c, d in rows]
         lines += ["};", "// clang-format on", f"const size_t {name}Size = {len(rows)};"]
     lines += ["", "}  // namespace mlcb::jinja", ""]
     output.write_text("\n".join(lines), encoding="utf-8")

@@ -50,7 +50,7 @@ struct Automaton {
   uint32_t root = 0;
   uint32_t class_count = 0;
   uint8_t class_of[256] = {};
-  uint16_t class_size[256] = {};   // bytes in a class
+  uint16_t class_size[256] = {};  // bytes in a class
   uint8_t class_first[256] = {};
 
   // Counts that make no difference any more become one.

@@ -20,13 +20,15 @@ class Grammar {
  public:
   // Throws Error(MLCB_ERROR_GRAMMAR) that says where and why the text is not valid, or which part
   // of it is not supported.
-  static std::shared_ptr<const Grammar> compile(mlcb_grammar_kind kind, std::string_view text,
-                                                std::shared_ptr<const GrammarVocabulary> vocabulary);
+  static std::shared_ptr<const Grammar> compile(
+      mlcb_grammar_kind kind, std::string_view text,
+      std::shared_ptr<const GrammarVocabulary> vocabulary);
   ~Grammar();
 
  private:
   friend class GrammarMatcher;
   struct Compiled;
+  class Use;
   explicit Grammar(std::unique_ptr<Compiled> compiled);
 
   std::unique_ptr<Compiled> compiled_;
@@ -74,7 +76,7 @@ class GrammarMatcher {
 
  private:
   void enter(uint32_t state);
-  void refresh() const;  // with the lock
+  void move_to(const std::shared_ptr<Machine>& machine) const;
 
   std::shared_ptr<const Grammar> grammar_;
   mutable std::shared_ptr<Machine> machine_;

@@ -95,8 +95,8 @@ void JsonRules::make_values() {
   }
   for (const uint32_t rule : {object_, array_}) {
     const bool object = rule == object_;
-    const uint32_t open = then_space(
-        rules_.then_literal(rules_.rules[rule].start, object ? "{" : "["));
+    const uint32_t open =
+        then_space(rules_.then_literal(rules_.rules[rule].start, object ? "{" : "["));
     const uint32_t item = rules_.add_state(), before_value = object ? rules_.add_state() : item;
     rules_.add_empty(open, item);
     if (object) {
@@ -197,7 +197,8 @@ std::string number_text(double value, const std::string& where) {
     return sign + digits[0] + tail + "e" + std::to_string(exponent - 1);
   }
   if (exponent <= 0) return sign + "0." + std::string(static_cast<size_t>(-exponent), '0') + digits;
-  if (size <= exponent) return sign + digits + std::string(static_cast<size_t>(exponent - size), '0');
+  if (size <= exponent)
+    return sign + digits + std::string(static_cast<size_t>(exponent - size), '0');
   return sign + digits.substr(0, static_cast<size_t>(exponent)) + "." +
          digits.substr(static_cast<size_t>(exponent));
 }

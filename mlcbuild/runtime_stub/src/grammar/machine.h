@@ -87,9 +87,7 @@ class Machine {
 
   StateId start() const { return start_; }
   // Throws Error(MLCB_ERROR_GRAMMAR) if the grammar is so ambiguous that it takes too long.
-  StateId step(StateId state, uint8_t byte) {
-    return step_class(state, automaton_.class_of[byte]);
-  }
+  StateId step(StateId state, uint8_t byte) { return step_class(state, automaton_.class_of[byte]); }
   bool can_end(StateId state) const { return (states_[state].flags & kTextEnds) != 0; }
   bool can_go_on(StateId state) const { return states_[state].count > 0; }
   // The byte that must come next; -1 if there is a choice.

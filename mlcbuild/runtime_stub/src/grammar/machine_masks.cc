@@ -9,7 +9,7 @@
 namespace mlcb {
 namespace {
 
-constexpr size_t kMaxNodeMaskBytes = 12 << 20;  // of one grammar
+constexpr size_t kMaxNodeMaskBytes = 8 << 20;  // of one grammar
 
 void set_tokens(const std::vector<int32_t>& tokens, uint32_t* words) {
   for (const int32_t token : tokens) words[token >> 5] |= 1u << (token & 31);
@@ -140,8 +140,8 @@ std::shared_ptr<NodeMask> Machine::counted_mask(const Item& item, NodeMasks* mas
   std::shared_ptr<CountedProfile>& known = masks->profile(key.state);
   if (!known) {
     known = make_profile(item.state);
-    masks->profile_added(4 * (known->inner.values.size() + known->whole.values.size() +
-                              known->ends.values.size()));
+    masks->profile_added(
+        4 * (known->inner.values.size() + known->whole.values.size() + known->ends.values.size()));
   }
   const std::shared_ptr<CountedProfile> profile = known;
   // More items than any token has are as good as infinitely many.

@@ -49,9 +49,9 @@ struct Place {
   int phase = kStart;
   int negative = 0;
   int nonzero = 0;
-  int digits = 0;           // before the point, no more than matter
-  int places = 0;           // behind the point, likewise
-  int low = 0, high = 0;    // -1, 0, 1: |digits so far| against as many of |bound|
+  int digits = 0;         // before the point, no more than matter
+  int places = 0;         // behind the point, likewise
+  int low = 0, high = 0;  // -1, 0, 1: |digits so far| against as many of |bound|
   std::vector<uint32_t> remainders;
 
   std::vector<uint32_t> key() const {

@@ -28,10 +28,9 @@ constexpr char kCategoryNames[] = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZ
 
 CharSet white_space() {
   CharSet set;
-  const CharRange ranges[] = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},
-                              {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029},
-                              {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000},
-                              {0xFEFF, 0xFEFF}};
+  const CharRange ranges[] = {
+      {'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+      {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
   for (const CharRange& range : ranges) set.add(range.first, range.last);
   return set;
 }

@@ -55,8 +55,7 @@ class RuleSet {
   void add_bytes(uint32_t from, uint32_t first, uint32_t last, uint32_t to) {
     add_edge(from, RuleEdge::kBytes, first | last << 8, to);
   }
-  void add_call(uint32_t from, uint32_t rule, uint32_t to,
-                RuleEdge::Kind kind = RuleEdge::kCall) {
+  void add_call(uint32_t from, uint32_t rule, uint32_t to, RuleEdge::Kind kind = RuleEdge::kCall) {
     add_edge(from, kind, rule, to);
   }
   // The bytes of text, as they are.

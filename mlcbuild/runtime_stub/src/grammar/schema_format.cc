@@ -4,9 +4,8 @@ namespace mlcb {
 namespace {
 
 // February has a 29th in leap years only.
-#define MLCB_LEAP_YEAR \
-  "(\\d\\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
-#define MLCB_DATE                                                                   \
+#define MLCB_LEAP_YEAR "(\\d\\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+#define MLCB_DATE                                                                    \
   "(\\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)" \
   "|02-(0[1-9]|1\\d|2[0-8]))|" MLCB_LEAP_YEAR "-02-29)"
 #define MLCB_HOURS_MINUTES "([01]\\d|2[0-3]):[0-5]\\d"
@@ -23,17 +22,17 @@ namespace {
 #define MLCB_PERCENT "%[0-9A-Fa-f]{2}"
 #define MLCB_PATH_CHAR "([" MLCB_PLAIN ":@]|" MLCB_PERCENT ")"
 #define MLCB_SEGMENTS "(/" MLCB_PATH_CHAR "*)*"
-#define MLCB_AUTHORITY                                         \
+#define MLCB_AUTHORITY                                                             \
   "//(([" MLCB_PLAIN ":]|" MLCB_PERCENT ")*@)?(\\[[0-9A-Fa-f:.]+\\]|([" MLCB_PLAIN \
   "]|" MLCB_PERCENT ")*)(:\\d*)?" MLCB_SEGMENTS
 #define MLCB_QUERY "(\\?([" MLCB_PLAIN ":@/?]|" MLCB_PERCENT ")*)?"
 #define MLCB_FRAGMENT "(#([" MLCB_PLAIN ":@/?]|" MLCB_PERCENT ")*)?"
-#define MLCB_URI                                                                        \
-  "[A-Za-z][A-Za-z0-9+.-]*:(" MLCB_AUTHORITY "|/(" MLCB_PATH_CHAR "+" MLCB_SEGMENTS ")?|" \
-  MLCB_PATH_CHAR "+" MLCB_SEGMENTS "|)" MLCB_QUERY MLCB_FRAGMENT
-#define MLCB_RELATIVE_URI                                                        \
-  "(" MLCB_AUTHORITY "|/(" MLCB_PATH_CHAR "+" MLCB_SEGMENTS ")?|([" MLCB_PLAIN   \
-  "@]|" MLCB_PERCENT ")+" MLCB_SEGMENTS "|)" MLCB_QUERY MLCB_FRAGMENT
+#define MLCB_URI                                                                    \
+  "[A-Za-z][A-Za-z0-9+.-]*:(" MLCB_AUTHORITY "|/(" MLCB_PATH_CHAR "+" MLCB_SEGMENTS \
+  ")?|" MLCB_PATH_CHAR "+" MLCB_SEGMENTS "|)" MLCB_QUERY MLCB_FRAGMENT
+#define MLCB_RELATIVE_URI                                                                         \
+  "(" MLCB_AUTHORITY "|/(" MLCB_PATH_CHAR "+" MLCB_SEGMENTS ")?|([" MLCB_PLAIN "@]|" MLCB_PERCENT \
+  ")+" MLCB_SEGMENTS "|)" MLCB_QUERY MLCB_FRAGMENT
 #define MLCB_POINTER "(/([^/~]|~[01])*)*"
 
 struct Format {

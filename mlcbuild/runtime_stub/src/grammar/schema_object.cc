@@ -27,9 +27,9 @@ std::vector<SchemaCompiler::KeyPattern> SchemaCompiler::list_key_patterns(const 
       }
       patterns.push_back(std::move(pattern));
       if (patterns.size() > kMaxKeyPatterns) {
-        document_.fail_keyword(*part.node, "patternProperties",
-                               "with more than " + std::to_string(kMaxKeyPatterns) +
-                                   " patterns is not supported");
+        document_.fail_keyword(
+            *part.node, "patternProperties",
+            "with more than " + std::to_string(kMaxKeyPatterns) + " patterns is not supported");
       }
     }
   }
@@ -238,8 +238,10 @@ void SchemaCompiler::add_object(uint32_t from, const SchemaGoal& flat, uint32_t 
   if (min <= required) min = 0;  // it comes by itself
   const uint64_t counts = uint64_t{max == kUnlimited ? min : max} + 2;
   if (counts * (properties.size() + 1) > kMaxObjectStates) {
-    document_.fail(*flat[0].node, "minProperties or maxProperties is too large: counting takes more "
-                                  "than " + std::to_string(kMaxObjectStates) + " states");
+    document_.fail(*flat[0].node,
+                   "minProperties or maxProperties is too large: counting takes more "
+                   "than " +
+                       std::to_string(kMaxObjectStates) + " states");
   }
   emit_object(from, properties, others, min, max, to);
 }
@@ -291,8 +293,7 @@ void SchemaCompiler::emit_object(uint32_t from, const std::vector<Property>& pro
       const uint32_t state = key_state(i, written);
       if (i == count) {
         for (const OtherKeys& other : others) {
-          const uint32_t value =
-              json_.then_separator(rules_.then_call(state, other.key), ":");
+          const uint32_t value = json_.then_separator(rules_.then_call(state, other.key), ":");
           rules_.add_call(value, other.value, behind_value(count, next_count(written)));
         }
         break;

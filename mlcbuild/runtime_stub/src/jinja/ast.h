@@ -85,14 +85,16 @@ using Body = std::vector<Statement*>;
 struct Statement {
   StatementKind kind = StatementKind::kData;
   int32_t line = 0;
-  int32_t name = -1;               // kMacro; kFor: number of "loop"
-  std::string text;                // kData; kMacro: its name
-  const Expression* value = nullptr;  // kPrint, kSet, kFor (what is iterated over), kCallBlock, filters
-  const Expression* test = nullptr;   // kFor
+  int32_t name = -1;  // kMacro; kFor: number of "loop"
+  std::string text;   // kData; kMacro: its name
+  const Expression* value =
+      nullptr;  // kPrint, kSet, kFor (what is iterated over), kCallBlock, filters
+  const Expression* test = nullptr;  // kFor
   bool recursive = false;
   std::vector<Target> targets;  // kFor, kSet: one; kWith; kMacro, kCallBlock: parameters
-  std::vector<const Expression*> values;  // kWith; kIf: tests; parameters: defaults of the last ones
-  std::vector<Body> bodies;               // kFor: [body, else]
+  std::vector<const Expression*>
+      values;                // kWith; kIf: tests; parameters: defaults of the last ones
+  std::vector<Body> bodies;  // kFor: [body, else]
   // For each body that is a scope: names that are undefined there until they are set.
   std::vector<std::vector<int32_t>> hidden;
   // Which of its special names a macro's body asks for.

@@ -49,7 +49,8 @@ std::string title(std::string_view text) {
     word.clear();
   };
   for (const std::string_view one : characters(text)) {
-    const bool bracket = one.size() == 1 && std::string_view("-({[<").find(one[0]) != std::string::npos;
+    const bool bracket =
+        one.size() == 1 && std::string_view("-({[<").find(one[0]) != std::string::npos;
     if (bracket || strip(one, true, false).empty()) {
       finish();
       out += one;
@@ -78,9 +79,9 @@ Value replace_filter(Interpreter& interpreter, const Value& value, Arguments arg
   const Parameters<3> given("replace", arguments, {"old", "new", "count"}, 2);
   const bool all = !given[2].given() || given[2].is(Kind::kNone);
   const Value limit = all ? Value::integer(-1) : given[2];
-  return text_method(interpreter, "replace", value,
-                     {{soft_text(interpreter, given[0]), soft_text(interpreter, given[1]), limit},
-                      {}});
+  return text_method(
+      interpreter, "replace", value,
+      {{soft_text(interpreter, given[0]), soft_text(interpreter, given[1]), limit}, {}});
 }
 
 Value center_filter(Interpreter& interpreter, const Value& value, Arguments arguments) {
@@ -625,9 +626,9 @@ Value select_filter(Interpreter& interpreter, const Value& value, Arguments argu
   for (const Value& item : all.sequence().items) {
     heap.work(1);
     const Value subject = follow(interpreter, item, path, Value());
-    const bool holds =
-        has_test ? interpreter.test(arguments.positional[first].text(), subject, rest)
-                 : truth(subject);
+    const bool holds = has_test
+                           ? interpreter.test(arguments.positional[first].text(), subject, rest)
+                           : truth(subject);
     if (holds == wanted) items.push_back(item);
   }
   return heap.list(std::move(items), Flavor::kIterator);

@@ -55,16 +55,16 @@ std::string group(const std::string& digits, const Spec& spec, size_t size) {
 }
 
 std::string format_integer(int64_t value, const Spec& spec) {
-  const int base = spec.type == 'x' || spec.type == 'X' ? 16
-                   : spec.type == 'o'                   ? 8
-                   : spec.type == 'b'                   ? 2
-                                                        : 10;
+  const uint64_t base = spec.type == 'x' || spec.type == 'X' ? 16
+                        : spec.type == 'o'                   ? 8
+                        : spec.type == 'b'                   ? 2
+                                                             : 10;
+  const char* const characters = spec.type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef";
   uint64_t rest = value < 0 ? ~static_cast<uint64_t>(value) + 1 : static_cast<uint64_t>(value);
   std::string digits;
   do {
-    digits.push_back((spec.type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[rest %
-                                                                                  static_cast<uint64_t>(base)]);
-    rest /= static_cast<uint64_t>(base);
+    digits.push_back(characters[rest % base]);
+    rest /= base;
   } while (rest != 0);
   if (spec.precision > static_cast<int64_t>(digits.size())) {
     digits.resize(static_cast<size_t>(spec.precision), '0');
@@ -273,8 +273,7 @@ class PercentFormatter {
 
 class BraceFormatter {
  public:
-  BraceFormatter(Heap& heap, const CallArguments& arguments)
-      : heap_(heap), arguments_(arguments) {}
+  BraceFormatter(Heap& heap, const CallArguments& arguments) : heap_(heap), arguments_(arguments) {}
 
   std::string run(std::string_view text, int depth) {
     if (depth > 1) fail("a format is nested too deeply");
@@ -340,7 +339,8 @@ class BraceFormatter {
   std::string field(std::string_view text, int depth) {
     size_t name_end = 0;
     bool brackets = false;
-    while (name_end < text.size() && (brackets || (text[name_end] != '!' && text[name_end] != ':'))) {
+    while (name_end < text.size() &&
+           (brackets || (text[name_end] != '!' && text[name_end] != ':'))) {
       if (text[name_end] == '[') brackets = true;
       if (text[name_end] == ']') brackets = false;
       ++name_end;
@@ -417,8 +417,8 @@ class BraceFormatter {
     }
     if (!value.is_number()) fail(std::string(type_name(value)) + " takes no format");
     if (spec.type == 's') fail("a format does not fit a number");
-    const bool as_real = std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos &&
-                         spec.type != '\0';
+    const bool as_real =
+        std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos && spec.type != '\0';
     if (value.is(Kind::kFloat) || as_real) {
       if (spec.type != '\0' && !as_real && spec.type != 'n') fail("a format does not fit a number");
       return format_float(value.as_real(), spec);

@@ -48,7 +48,8 @@ class Interpreter {
   Flow run_block(const Statement& statement);  // one with a scope and perhaps an output of its own
   void run_call_block(const Statement& statement);
   Value macro_value(const Statement& statement);
-  Value call_macro(const FunctionObject& macro, const CallArguments& arguments, const Value* caller);
+  Value call_macro(const FunctionObject& macro, const CallArguments& arguments,
+                   const Value* caller);
   Value call_loop(const LoopObject& loop, const CallArguments& arguments);
   Value call_global(const FunctionObject& function, const CallArguments& arguments);
   Value call(const Value& callee, const CallArguments& arguments, const Value* caller);

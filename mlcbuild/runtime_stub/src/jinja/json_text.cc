@@ -37,7 +37,8 @@ class Parser {
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
 
   void skip_space() {
-    while (at_ < text_.size() && std::string_view(" \t\n\r").find(text_[at_]) != std::string::npos) {
+    while (at_ < text_.size() &&
+           std::string_view(" \t\n\r").find(text_[at_]) != std::string::npos) {
       ++at_;
     }
   }

@@ -91,7 +91,8 @@ class Lexer {
       text = strip(text, false, true);
     } else if (sign != '+' && !variable) {
       const size_t line_start = text.rfind('\n') + 1;  // 0 without one
-      if ((line_start > 0 || line_starting_) && strip(text.substr(line_start), true, false).empty()) {
+      if ((line_start > 0 || line_starting_) &&
+          strip(text.substr(line_start), true, false).empty()) {
         text = text.substr(0, line_start);
       }
     }
@@ -223,9 +224,8 @@ class Lexer {
   size_t digits(size_t at) const {
     size_t p = at;
     while (p < source_.size() &&
-           (is_digit(source_[p]) ||
-            (source_[p] == '_' && p > at && source_[p - 1] != '_' && p + 1 < source_.size() &&
-             is_digit(source_[p + 1])))) {
+           (is_digit(source_[p]) || (source_[p] == '_' && p > at && source_[p - 1] != '_' &&
+                                     p + 1 < source_.size() && is_digit(source_[p + 1])))) {
       ++p;
     }
     return p - at;
@@ -263,8 +263,8 @@ class Lexer {
       };
       size_t p = at_ + 2;
       while (p < source_.size() &&
-             (is_digit_of_base(source_[p]) || (source_[p] == '_' && p + 1 < source_.size() &&
-                                               is_digit_of_base(source_[p + 1])))) {
+             (is_digit_of_base(source_[p]) ||
+              (source_[p] == '_' && p + 1 < source_.size() && is_digit_of_base(source_[p + 1])))) {
         ++p;
       }
       size = p > at_ + 2 ? p - at_ : 1;
@@ -301,7 +301,8 @@ class Lexer {
       advance(text.size());
       return;
     }
-    fail_syntax(line_, "unexpected character '" + std::string(characters(rest().substr(0, 4))[0]) + "'");
+    fail_syntax(line_,
+                "unexpected character '" + std::string(characters(rest().substr(0, 4))[0]) + "'");
   }
 
   void string() {
@@ -339,9 +340,9 @@ class Lexer {
         uint32_t code = 0;
         for (size_t n = 0; n < size; ++n, ++i) {
           const char d = i < text.size() ? text[i] : ' ';
-          const int digit = is_digit(d)                                ? d - '0'
+          const int digit = is_digit(d)                              ? d - '0'
                             : (d | 0x20) >= 'a' && (d | 0x20) <= 'f' ? (d | 0x20) - 'a' + 10
-                                                                       : -1;
+                                                                     : -1;
           if (digit < 0) fail_syntax(line_, "an escape of a string lacks hexadecimal digits");
           code = code * 16 + static_cast<uint32_t>(digit);
         }

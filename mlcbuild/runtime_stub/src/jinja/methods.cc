@@ -186,7 +186,8 @@ Value count_method(Interpreter& interpreter, const Value& self, const CallArgume
   read(interpreter, self.text());
   if (!part_of(self, given[1], given[2], &part, &index)) return Value::integer(0);
   if (wanted.empty()) return Value::integer(character_count(part) + 1);
-  for (size_t at = 0; (at = find_text(part, wanted, at)) != std::string_view::npos; at += wanted.size()) {
+  for (size_t at = 0; (at = find_text(part, wanted, at)) != std::string_view::npos;
+       at += wanted.size()) {
     ++count;
   }
   return Value::integer(count);
@@ -239,7 +240,8 @@ Value join_method(Interpreter& interpreter, const Value& self, const CallArgumen
   std::string text;
   bool first = true;
   for (const Value& item : items.sequence().items) {
-    interpreter.heap().expect(text.size() + self.text().size() + text_argument(item, "join").size());
+    interpreter.heap().expect(text.size() + self.text().size() +
+                              text_argument(item, "join").size());
     if (!first) text += self.text();
     first = false;
     text += item.text();
@@ -259,7 +261,8 @@ Value convert_method(Interpreter& interpreter, const Value& self, const CallArgu
 
 std::string swap_case(std::string_view text) {
   std::string out;
-  for (const std::string_view one : characters(text)) out += is_upper(one) ? to_lower(one) : to_upper(one);
+  for (const std::string_view one : characters(text))
+    out += is_upper(one) ? to_lower(one) : to_upper(one);
   return out;
 }
 
@@ -272,7 +275,9 @@ Value pad_method(Interpreter& interpreter, const Value& self, const CallArgument
   const int64_t missing = width - character_count(self.text());
   if (missing <= 0) return self;
   interpreter.heap().expect(self.text().size() + static_cast<size_t>(missing) * fill.size());
-  const int64_t left = align == '<' ? 0 : align == '>' ? missing : missing / 2 + (missing & width & 1);
+  const int64_t left = align == '<'   ? 0
+                       : align == '>' ? missing
+                                      : missing / 2 + (missing & width & 1);
   std::string before, behind;
   for (int64_t i = 0; i < missing; ++i) (i < left ? before : behind) += fill;
   return interpreter.heap().string(before + self.text() + behind);
@@ -463,10 +468,10 @@ const Method kTextMethods[] = {
 
 // Without a function: it would change its object.
 const Method kListMethods[] = {
-    {"append", nullptr},        {"clear", nullptr},  {"copy", copy_method},
+    {"append", nullptr},          {"clear", nullptr},  {"copy", copy_method},
     {"count", count_item_method}, {"extend", nullptr}, {"index", index_item_method},
-    {"insert", nullptr},        {"pop", nullptr},    {"remove", nullptr},
-    {"reverse", nullptr},       {"sort", nullptr},
+    {"insert", nullptr},          {"pop", nullptr},    {"remove", nullptr},
+    {"reverse", nullptr},         {"sort", nullptr},
 };
 
 const Method kTupleMethods[] = {
@@ -490,9 +495,9 @@ const Method kDictMethods[] = {
 
 template <size_t count>
 const Method* find_in(const Method (&methods)[count], std::string_view name) {
-  const auto found =
-      std::lower_bound(std::begin(methods), std::end(methods), name,
-                       [](const Method& method, std::string_view wanted) { return method.name < wanted; });
+  const auto found = std::lower_bound(
+      std::begin(methods), std::end(methods), name,
+      [](const Method& method, std::string_view wanted) { return method.name < wanted; });
   return found != std::end(methods) && found->name == name ? &*found : nullptr;
 }
 

@@ -12,7 +12,7 @@
 namespace mlcb::jinja {
 namespace {
 
-constexpr int kMaxDepth = 120;       // of blocks and brackets in the source
+constexpr int kMaxDepth = 120;          // of blocks and brackets in the source
 constexpr int32_t kMaxTreeDepth = 200;  // of an expression, where a.b.c is three deep
 
 [[noreturn]] void fail_unsupported(int32_t line, const std::string& what) {
@@ -164,8 +164,8 @@ class Parser {
                        [&](const char* end) { return current().is_name(end); });
   }
 
-  // Statements up to one of the end tags, whose name is then the current token; begin is the line of
-  // the block.
+  // Statements up to one of the end tags, whose name is then the current token; begin is the line
+  // of the block.
   Body parse_body(int32_t begin, std::initializer_list<const char*> ends) {
     const Deeper deeper(this);
     Body body;
@@ -173,8 +173,8 @@ class Parser {
       const Token& token = current();
       if (token.kind == TokenKind::kEnd) {
         if (ends.size() == 0) return body;
-        fail_syntax(begin, "the block that begins here has no '" + std::string(*(ends.end() - 1)) +
-                               "'");
+        fail_syntax(begin,
+                    "the block that begins here has no '" + std::string(*(ends.end() - 1)) + "'");
       }
       if (token.kind == TokenKind::kData) {
         Statement* data = make(StatementKind::kData, token.line);
@@ -260,8 +260,7 @@ class Parser {
       if (!in_loop_) fail_syntax(token.line, "'" + tag + "' stands outside of a loop");
       made = make(tag == "break" ? StatementKind::kBreak : StatementKind::kContinue, token.line);
     } else {
-      for (const char* known :
-           {"block", "extends", "include", "import", "from", "autoescape"}) {
+      for (const char* known : {"block", "extends", "include", "import", "from", "autoescape"}) {
         if (tag == known) fail_unsupported(token.line, "the tag '" + tag + "'");
       }
       fail_syntax(token.line, "unknown tag '" + tag + "'");
@@ -788,10 +787,9 @@ class Parser {
     made->text = dotted_name();
     made->test = find_test(made->text);
     const Token& token = current();
-    const bool value_follows =
-        token.kind == TokenKind::kName || token.kind == TokenKind::kString ||
-        token.kind == TokenKind::kInteger || token.kind == TokenKind::kFloat || token.is("[") ||
-        token.is("{");
+    const bool value_follows = token.kind == TokenKind::kName || token.kind == TokenKind::kString ||
+                               token.kind == TokenKind::kInteger ||
+                               token.kind == TokenKind::kFloat || token.is("[") || token.is("{");
     if (token.is("(")) {
       parse_arguments(made);
     } else if (value_follows && !token.is_name("else") && !token.is_name("or") &&

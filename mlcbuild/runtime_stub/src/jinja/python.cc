@@ -4,24 +4,13 @@
 #include <cmath>
 #include <cstring>
 
-#include "jinja/format.h"
 #include "jinja/python_text.h"
 
 namespace mlcb::jinja {
 namespace {
 
-constexpr int kMaxDepth = 150;                  // of nested values
+constexpr int kMaxDepth = 150;                 // of nested values
 constexpr size_t kMaxText = size_t{64} << 20;  // bytes that one value may be written as
-
-void check_depth(int depth) {
-  if (depth > kMaxDepth) fail("values are nested too deeply");
-}
-
-// Steps for looking at a value's parts. One value may stand in many places of another, so that a
-// small one can take forever.
-void spend(const Object& object, size_t steps) {
-  if (object.heap() != nullptr) object.heap()->work(steps);
-}
 
 const char* symbol(Operator op) {
   switch (op) {
@@ -50,14 +39,22 @@ const char* symbol(Operator op) {
   }
 }
 
-[[noreturn]] void fail_operands(Operator op, const Value& a, const Value& b) {
+}  // namespace
+
+void check_depth(int depth) {
+  if (depth > kMaxDepth) fail("values are nested too deeply");
+}
+
+void spend(const Object& object, size_t steps) {
+  if (object.heap() != nullptr) object.heap()->work(steps);
+}
+
+void fail_operands(Operator op, const Value& a, const Value& b) {
   fail(std::string("'") + symbol(op) + "' does not work between " + type_name(a) + " and " +
        type_name(b));
 }
 
-[[noreturn]] void fail_big() { fail("an integer beyond 64 bits"); }
-
-}  // namespace
+void fail_big() { fail("an integer beyond 64 bits"); }
 
 const char* type_name(const Value& value) {
   switch (value.kind()) {
@@ -387,348 +384,6 @@ void append_repr(const Value& value, std::string* out, int depth) {
     default:
       fail(std::string("a ") + type_name(value) + " cannot be written");
   }
-}
-
-// ---- iterating, subscripts --------------------------------------------------------------------
-
-bool iterable(const Value& value) {
-  switch (value.kind()) {
-    case Kind::kUndefined:
-    case Kind::kString:
-    case Kind::kSequence:
-    case Kind::kDict:
-    case Kind::kLoop:
-      return true;
-    default:
-      return false;
-  }
-}
-
-Value iterate(Heap& heap, const Value& value) {
-  switch (value.kind()) {
-    case Kind::kUndefined:
-      return heap.list({});
-    case Kind::kString: {
-      const std::vector<std::string_view> parts = characters(value.text());
-      heap.expect(parts.size() * (sizeof(StringObject) + sizeof(Value)));
-      heap.work(2 * parts.size());
-      std::vector<Value> items;
-      items.reserve(parts.size());
-      for (const std::string_view part : parts) items.push_back(heap.string(std::string(part)));
-      return heap.list(std::move(items));
-    }
-    case Kind::kSequence: {
-      SequenceObject& sequence = value.sequence();
-      if (sequence.flavor != Flavor::kIterator) return value;
-      if (sequence.consumed) return heap.list({});
-      sequence.consumed = true;
-      return value;
-    }
-    case Kind::kDict: {
-      std::vector<Value> items;
-      items.reserve(value.dict().items.size());
-      for (const auto& item : value.dict().items) items.push_back(item.first);
-      heap.work(items.size());
-      return heap.list(std::move(items));
-    }
-    case Kind::kLoop:
-      fail("a loop cannot be iterated over");
-    default:
-      fail(std::string(type_name(value)) + " cannot be iterated over");
-  }
-}
-
-namespace {
-
-// The part of a key that cannot be one, or nullptr.
-const Value* find_unhashable(const Value& key, int depth) {
-  check_depth(depth);
-  if (key.is(Kind::kDict)) return &key;
-  if (!key.is(Kind::kSequence)) return nullptr;
-  switch (key.sequence().flavor) {
-    case Flavor::kTuple:
-      break;
-    case Flavor::kRange:
-    case Flavor::kValues:
-    case Flavor::kIterator:
-      return nullptr;
-    default:
-      return &key;
-  }
-  spend(key.sequence(), 1 + key.sequence().items.size());
-  for (const Value& item : key.sequence().items) {
-    if (const Value* found = find_unhashable(item, depth + 1)) return found;
-  }
-  return nullptr;
-}
-
-}  // namespace
-
-void require_hashable(const Value& key) {
-  if (const Value* found = find_unhashable(key, 0)) {
-    fail(std::string(type_name(*found)) + " cannot be a key");
-  }
-}
-
-Value find_item(Heap& heap, const Value& value, const Value& key) {
-  switch (value.kind()) {
-    case Kind::kUndefined:
-      fail_undefined(value);
-    case Kind::kString: {
-      if (!key.is_integer()) return Value();
-      const std::string& text = value.text();
-      heap.work(text.size() / 64);
-      int64_t index = key.as_int();
-      if (index < 0) index += character_count(text);
-      if (index < 0) return Value();
-      const size_t begin = character_offset(text, index);
-      if (begin >= text.size()) return Value();
-      return heap.string(text.substr(begin, character_offset(text.substr(begin, 4), 1)));
-    }
-    case Kind::kSequence: {
-      const SequenceObject& sequence = value.sequence();
-      const bool subscripts = sequence.flavor <= Flavor::kTuple || sequence.flavor == Flavor::kRange;
-      if (!subscripts || !key.is_integer()) return Value();
-      const int64_t size = static_cast<int64_t>(sequence.items.size());
-      const int64_t index = key.as_int() < 0 ? key.as_int() + size : key.as_int();
-      if (index < 0 || index >= size) return Value();
-      return sequence.items[static_cast<size_t>(index)];
-    }
-    case Kind::kDict: {
-      heap.work(value.dict().items.size() / 8);
-      const Value* found = find_unhashable(key, 0) == nullptr ? value.dict().find(key) : nullptr;
-      return found == nullptr ? Value() : *found;
-    }
-    default:
-      return Value();
-  }
-}
-
-Value slice(Heap& heap, const Value& value, const Value& start, const Value& stop,
-            const Value& step) {
-  if (value.is(Kind::kUndefined)) fail_undefined(value);
-  const bool text = value.is_string();
-  if (!text && (!value.is(Kind::kSequence) || (value.sequence().flavor > Flavor::kTuple &&
-                                               !value.is_sequence(Flavor::kRange)))) {
-    fail(std::string(type_name(value)) + " cannot be sliced");
-  }
-  const int64_t size = length(value);
-  auto bound = [](const Value& given, int64_t fallback) {
-    return given.is(Kind::kNone) ? fallback : integer_of(given, "a slice's index");
-  };
-  const int64_t by = bound(step, 1);
-  if (by == 0) fail("a slice's step is zero");
-  auto clamp = [&](int64_t index) {
-    if (index < 0) index = index < -size ? -1 : index + size;
-    if (index < 0) return by < 0 ? int64_t{-1} : int64_t{0};
-    if (index >= size) return by < 0 ? size - 1 : size;
-    return index;
-  };
-  const int64_t from = start.is(Kind::kNone) ? (by < 0 ? size - 1 : 0) : clamp(bound(start, 0));
-  const int64_t to = stop.is(Kind::kNone) ? (by < 0 ? -1 : size) : clamp(bound(stop, 0));
-  const auto in_range = [&](int64_t index) { return by > 0 ? index < to : index > to; };
-  // A step beyond the size takes one item; limiting it keeps the index from overflowing.
-  const int64_t stride = std::max(-size - 1, std::min(size + 1, by));
-  heap.work(static_cast<uint64_t>(size) / 8);
-  if (!text) {
-    std::vector<Value> items;
-    for (int64_t i = from; in_range(i); i += stride) {
-      items.push_back(value.sequence().items[static_cast<size_t>(i)]);
-    }
-    return heap.list(std::move(items),
-                     value.is_sequence(Flavor::kTuple) ? Flavor::kTuple : Flavor::kList);
-  }
-  std::string out;
-  if (stride == 1) {
-    if (from < to) {
-      const size_t begin = character_offset(value.text(), from);
-      const size_t end = character_offset(std::string_view(value.text()).substr(begin), to - from);
-      out = value.text().substr(begin, end);
-    }
-  } else {
-    const std::vector<std::string_view> parts = characters(value.text());
-    for (int64_t i = from; in_range(i); i += stride) out += parts[static_cast<size_t>(i)];
-  }
-  Value result = heap.string(std::move(out));
-  result.string().markup = value.string().markup;
-  return result;
-}
-
-// ---- arithmetic -------------------------------------------------------------------------------
-
-namespace {
-
-std::string escaped(const Value& value) {
-  const std::string text = text_of(value);
-  if (value.is_string() && value.string().markup) return text;
-  return escape_html(text);
-}
-
-Value add_texts(Heap& heap, const Value& a, const Value& b) {
-  heap.expect(a.text().size() + b.text().size());
-  heap.work((a.text().size() + b.text().size()) / 64);
-  const bool markup = a.string().markup || b.string().markup;
-  Value result = heap.string(markup ? escaped(a) + escaped(b) : a.text() + b.text());
-  result.string().markup = markup;
-  return result;
-}
-
-Value repeat(Heap& heap, const Value& value, int64_t times) {
-  const bool text = value.is_string();
-  const size_t count = times > 0 ? static_cast<size_t>(times) : 0;
-  const size_t size = text ? value.text().size() : value.sequence().items.size() * sizeof(Value);
-  size_t bytes = 0;
-  if (__builtin_mul_overflow(size, count, &bytes)) bytes = SIZE_MAX;
-  heap.expect(bytes);
-  heap.work(bytes / 64);
-  if (text) {
-    std::string out;
-    out.reserve(bytes);
-    for (size_t i = 0; size > 0 && i < count; ++i) out += value.text();
-    Value result = heap.string(std::move(out));
-    result.string().markup = value.string().markup;
-    return result;
-  }
-  std::vector<Value> items;
-  const std::vector<Value>& given = value.sequence().items;
-  for (size_t i = 0; !given.empty() && i < count; ++i) {
-    items.insert(items.end(), given.begin(), given.end());
-  }
-  return heap.list(std::move(items), value.sequence().flavor);
-}
-
-Value power(int64_t base, int64_t exponent) {
-  if (exponent < 0) {
-    if (base == 0) fail("zero cannot be raised to a negative power");
-    return Value::real(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
-  }
-  int64_t result = 1;
-  bool beyond = false, base_beyond = false;
-  while (exponent > 0) {
-    if ((exponent & 1) != 0) {
-      beyond |= base_beyond || __builtin_mul_overflow(result, base, &result);
-    }
-    exponent >>= 1;
-    if (exponent > 0) base_beyond |= __builtin_mul_overflow(base, base, &base);
-  }
-  if (beyond) fail_big();
-  return Value::integer(result);
-}
-
-Value integer_arithmetic(Operator op, int64_t a, int64_t b) {
-  int64_t result = 0;
-  bool beyond = false;
-  switch (op) {
-    case Operator::kAdd:
-      beyond = __builtin_add_overflow(a, b, &result);
-      break;
-    case Operator::kSubtract:
-      beyond = __builtin_sub_overflow(a, b, &result);
-      break;
-    case Operator::kMultiply:
-      beyond = __builtin_mul_overflow(a, b, &result);
-      break;
-    case Operator::kPower:
-      return power(a, b);
-    case Operator::kDivide:
-      if (b == 0) fail("division by zero");
-      return Value::real(static_cast<double>(a) / static_cast<double>(b));
-    default: {
-      if (b == 0) fail("division by zero");
-      if (b == -1) {
-        if (op == Operator::kModulo) return Value::integer(0);
-        beyond = __builtin_sub_overflow(int64_t{0}, a, &result);
-        break;
-      }
-      // Python rounds down, C++ towards zero.
-      const int64_t rest = a % b;
-      const bool adjust = rest != 0 && (rest < 0) != (b < 0);
-      result = op == Operator::kModulo ? rest + (adjust ? b : 0) : a / b - (adjust ? 1 : 0);
-      break;
-    }
-  }
-  if (beyond) fail_big();
-  return Value::integer(result);
-}
-
-Value real_arithmetic(Operator op, double a, double b) {
-  switch (op) {
-    case Operator::kAdd:
-      return Value::real(a + b);
-    case Operator::kSubtract:
-      return Value::real(a - b);
-    case Operator::kMultiply:
-      return Value::real(a * b);
-    case Operator::kPower: {
-      const double result = std::pow(a, b);
-      if (std::isnan(result) && !std::isnan(a) && !std::isnan(b)) fail("a power is not real");
-      if (std::isinf(result) && std::isfinite(a) && std::isfinite(b)) fail("a power is too large");
-      return Value::real(result);
-    }
-    case Operator::kDivide:
-      if (b == 0) fail("division by zero");
-      return Value::real(a / b);
-    default: {
-      if (b == 0) fail("division by zero");
-      double rest = std::fmod(a, b);
-      double quotient = (a - rest) / b;
-      if (rest != 0) {
-        if ((rest < 0) != (b < 0)) {
-          rest += b;
-          quotient -= 1;
-        }
-      } else {
-        rest = std::copysign(0.0, b);
-      }
-      if (op == Operator::kModulo) return Value::real(rest);
-      if (quotient == 0) return Value::real(std::copysign(0.0, a / b));
-      double rounded = std::floor(quotient);
-      if (quotient - rounded > 0.5) rounded += 1;
-      return Value::real(rounded);
-    }
-  }
-}
-
-}  // namespace
-
-Value arithmetic(Heap& heap, Operator op, const Value& a, const Value& b) {
-  if (a.is(Kind::kUndefined)) fail_undefined(a);
-  if (op == Operator::kModulo && a.is_string()) return format_percent(heap, a, b);
-  if (b.is(Kind::kUndefined)) fail_undefined(b);
-  if (a.is_integer() && b.is_integer()) return integer_arithmetic(op, a.as_int(), b.as_int());
-  if (a.is_number() && b.is_number()) return real_arithmetic(op, a.as_real(), b.as_real());
-  if (a.is(Kind::kBigInt) || b.is(Kind::kBigInt)) fail_big();
-  auto repeats = [](const Value& value) {
-    return value.is_string() ||
-           (value.is(Kind::kSequence) && value.sequence().flavor <= Flavor::kTuple);
-  };
-  if (op == Operator::kAdd && a.is_string() && b.is_string()) return add_texts(heap, a, b);
-  if (op == Operator::kAdd && repeats(a) && repeats(b) && !a.is_string() && !b.is_string() &&
-      a.sequence().flavor == b.sequence().flavor) {
-    const std::vector<Value>& left = a.sequence().items;
-    const std::vector<Value>& right = b.sequence().items;
-    heap.expect((left.size() + right.size()) * sizeof(Value));
-    heap.work((left.size() + right.size()) / 8);
-    std::vector<Value> items;
-    items.reserve(left.size() + right.size());
-    items.insert(items.end(), left.begin(), left.end());
-    items.insert(items.end(), right.begin(), right.end());
-    return heap.list(std::move(items), a.sequence().flavor);
-  }
-  if (op == Operator::kMultiply && repeats(a) && b.is_integer()) return repeat(heap, a, b.as_int());
-  if (op == Operator::kMultiply && a.is_integer() && repeats(b)) return repeat(heap, b, a.as_int());
-  fail_operands(op, a, b);
-}
-
-Value negate(const Value& value) {
-  if (value.is(Kind::kUndefined)) fail_undefined(value);
-  if (value.is_integer()) {
-    int64_t result = 0;
-    if (__builtin_sub_overflow(int64_t{0}, value.as_int(), &result)) fail_big();
-    return Value::integer(result);
-  }
-  if (value.is(Kind::kFloat)) return Value::real(-value.as_real());
-  fail(std::string("'-' does not work with ") + type_name(value));
 }
 
 }  // namespace mlcb::jinja

@@ -54,6 +54,13 @@ Value arithmetic(Heap& heap, Operator op, const Value& a, const Value& b);
 Value negate(const Value& value);
 void require_hashable(const Value& key);
 [[noreturn]] void fail_undefined(const Value& value);
+[[noreturn]] void fail_operands(Operator op, const Value& a, const Value& b);
+[[noreturn]] void fail_big();
+// Fails for values that are nested too deeply.
+void check_depth(int depth);
+// Steps for looking at a value's parts. One value may stand in many places of another, so that a
+// small one can take forever.
+void spend(const Object& object, size_t steps);
 // Fails unless the value is an integer.
 int64_t integer_of(const Value& value, const char* what);
 

@@ -454,8 +454,8 @@ bool has_case(std::string_view text, bool upper) {
     const uint32_t code = next_code(p, end);
     if (!is_cased(code)) continue;
     const UnicodeCategory category = unicode_category(code);
-    const bool is_upper = category == kLu || (category != kLl && category != kLt &&
-                                              lower_code(code) != code);
+    const bool is_upper =
+        category == kLu || (category != kLl && category != kLt && lower_code(code) != code);
     if (category == kLt || is_upper != upper) return false;
     found = true;
   }
@@ -475,8 +475,12 @@ std::string format_real(char type, int precision, bool alternate, double value) 
     const std::string name = type < 'a' ? "INF" : "inf";
     return value < 0 ? "-" + name : name;
   }
-  const char format[] = {'%', alternate ? '#' : '.', alternate ? '.' : '*',
-                         alternate ? '*' : type, alternate ? type : '\0', '\0'};
+  const char format[] = {'%',
+                         alternate ? '#' : '.',
+                         alternate ? '.' : '*',
+                         alternate ? '*' : type,
+                         alternate ? type : '\0',
+                         '\0'};
   return printed(format, precision, value);
 }
 
@@ -505,7 +509,8 @@ std::string float_repr(double value) {
     std::snprintf(buffer, sizeof(buffer), "e%c%02d", exponent < 0 ? '-' : '+', std::abs(exponent));
     return out + buffer;
   }
-  if (exponent < 0) return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  if (exponent < 0)
+    return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
   if (count <= exponent + 1) {
     return sign + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
   }
@@ -578,7 +583,7 @@ bool parse_integer(std::string_view text, int base, int64_t* value) {
       digit_before = false;
       continue;
     }
-    const int digit = c >= '0' && c <= '9'                   ? c - '0'
+    const int digit = c >= '0' && c <= '9'                     ? c - '0'
                       : (c | 0x20) >= 'a' && (c | 0x20) <= 'z' ? (c | 0x20) - 'a' + 10
                                                                : 99;
     if (digit >= base) return false;

@@ -165,7 +165,8 @@ class Analyzer {
       for (const Target& target : statement->targets) {
         if (own_targets) write(&inner, target, true);
       }
-      if (statement->kind == StatementKind::kMacro || statement->kind == StatementKind::kCallBlock) {
+      if (statement->kind == StatementKind::kMacro ||
+          statement->kind == StatementKind::kCallBlock) {
         for (const Expression* value : statement->values) read(&inner, value);
       }
       read(&inner, statement->bodies[i]);

@@ -147,9 +147,9 @@ const Test kTests[] = {
 }  // namespace
 
 const Test* find_test(std::string_view name) {
-  const auto found =
-      std::lower_bound(std::begin(kTests), std::end(kTests), name,
-                       [](const Test& test, std::string_view wanted) { return test.name < wanted; });
+  const auto found = std::lower_bound(
+      std::begin(kTests), std::end(kTests), name,
+      [](const Test& test, std::string_view wanted) { return test.name < wanted; });
   return found != std::end(kTests) && found->name == name ? &*found : nullptr;
 }
 

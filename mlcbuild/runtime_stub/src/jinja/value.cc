@@ -104,9 +104,7 @@ Value Heap::name_space() {
   return Value::object(Kind::kNamespace, make<NamespaceObject>(size_t{256}));
 }
 
-FunctionObject* Heap::function(FunctionKind kind) {
-  return make<FunctionObject>(size_t{0}, kind);
-}
+FunctionObject* Heap::function(FunctionKind kind) { return make<FunctionObject>(size_t{0}, kind); }
 
 LoopObject* Heap::loop() { return make<LoopObject>(size_t{0}); }
 

@@ -56,9 +56,8 @@ int one_of(const Json& json, const char* key, std::initializer_list<const char*>
     if (found == word) return index;
     ++index;
   }
-  throw Error(MLCB_ERROR_UNSUPPORTED,
-              std::string("chat.json: ") + key + " is " + json_quote(found) +
-                  ", which this runtime does not know");
+  throw Error(MLCB_ERROR_UNSUPPORTED, std::string("chat.json: ") + key + " is " +
+                                          json_quote(found) + ", which this runtime does not know");
 }
 
 }  // namespace
@@ -78,8 +77,8 @@ ChatTemplate ChatTemplate::from_json(const Json& json) {
       result.tokens_.emplace_back(name, text.as_string());
     }
   }
-  result.style_.content = static_cast<MessageStyle::Content>(
-      one_of(json, "content_style", {"any", "text", "parts"}));
+  result.style_.content =
+      static_cast<MessageStyle::Content>(one_of(json, "content_style", {"any", "text", "parts"}));
   result.style_.arguments = static_cast<MessageStyle::Arguments>(
       one_of(json, "arguments_style", {"any", "object", "text"}));
   const Json* takes_tools = find_value(json, "takes_tools");

@@ -27,7 +27,7 @@ class ChatTemplate {
   bool present() const { return template_ != nullptr; }  // whether the model has a template
   const std::vector<int32_t>& stop_token_ids() const { return stop_token_ids_; }
   const std::vector<std::string>& stop_strings() const { return stop_strings_; }
-  int32_t bos_token_id() const { return bos_token_id_; }  // -1: none
+  int32_t bos_token_id() const { return bos_token_id_; }           // -1: none
   const std::string& tool_format() const { return tool_format_; }  // empty: none
   const std::string& reasoning_format() const { return reasoning_format_; }
   // Special tokens that stay in the text of an answer: OutputParser looks for them.

@@ -54,8 +54,8 @@ Value styled_content(Heap& heap, const Value& content, MessageStyle::Content sty
                      const std::string& where) {
   if (content.is_string()) {
     if (style != MessageStyle::Content::kParts) return content;
-    const Value part = heap.dict({{heap.string("type"), heap.string("text")},
-                                  {heap.string("text"), content}});
+    const Value part =
+        heap.dict({{heap.string("type"), heap.string("text")}, {heap.string("text"), content}});
     return heap.list({part});
   }
   if (!is_list(content)) refuse(where + ".content: expected a text or a list of parts");

@@ -16,8 +16,8 @@ struct MessageStyle {
 };
 
 struct Conversation {
-  jinja::Value messages;  // a list of dicts
-  jinja::Value tools;     // a list of dicts; none if there are no tools
+  jinja::Value messages;   // a list of dicts
+  jinja::Value tools;      // a list of dicts; none if there are no tools
   jinja::Value variables;  // a dict
   bool add_generation_prompt = true;
   bool continue_final_message = false;

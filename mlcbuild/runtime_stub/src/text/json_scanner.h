@@ -7,9 +7,9 @@ namespace mlcb {
 
 class JsonScanner {
  public:
-  // Reads on in text, which holds what it held before and more. text starts with '{' or '['. Returns
-  // where the value ends, or 0 if it has not ended yet. Only brackets and strings are looked at: what
-  // lies between them may be no JSON.
+  // Reads on in text, which holds what it held before and more. text starts with '{' or '['.
+  // Returns where the value ends, or 0 if it has not ended yet. Only brackets and strings are
+  // looked at: what lies between them may be no JSON.
   size_t scan(std::string_view text) {
     for (; at_ < text.size(); ++at_) {
       const char c = text[at_];

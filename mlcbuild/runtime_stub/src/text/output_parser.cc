@@ -107,7 +107,8 @@ class HermesReader : public CallReader {
 
   Match read(std::string_view text, bool last, std::vector<ToolCall>* calls,
              size_t* size) override {
-    if (!starts_with(text, kOpen)) return begins(text, kOpen) && !last ? Match::kMore : Match::kNone;
+    if (!starts_with(text, kOpen))
+      return begins(text, kOpen) && !last ? Match::kMore : Match::kNone;
     const std::string_view inside = text.substr(kOpen.size());
     const size_t start = count_space(inside);
     if (start == inside.size()) return last ? Match::kNone : Match::kMore;
@@ -200,7 +201,7 @@ class MistralReader : public CallReader {
     const size_t arguments = rest.find(kArguments);
     if (arguments == std::string_view::npos) {
       return rest.size() > kMaxName || rest.find('\n') != std::string_view::npos ? Match::kNone
-                                                                                  : more;
+                                                                                 : more;
     }
     ToolCall call;
     call.name = rest.substr(0, std::min(arguments, rest.find(kCallId)));
@@ -273,13 +274,11 @@ class MarkedOutputParser : public OutputParser {
     const size_t close = prompt.rfind(markers_.close);
     // Only what the prompt ends with counts: earlier turns have reasoning of their own.
     const bool ends_open =
-        open != std::string_view::npos &&
-        count_space(prompt.substr(open + markers_.open.size())) ==
-            prompt.size() - open - markers_.open.size();
-    const bool ends_closed =
-        close != std::string_view::npos &&
-        count_space(prompt.substr(close + markers_.close.size())) ==
-            prompt.size() - close - markers_.close.size();
+        open != std::string_view::npos && count_space(prompt.substr(open + markers_.open.size())) ==
+                                              prompt.size() - open - markers_.open.size();
+    const bool ends_closed = close != std::string_view::npos &&
+                             count_space(prompt.substr(close + markers_.close.size())) ==
+                                 prompt.size() - close - markers_.close.size();
     if (ends_open) {
       open_reasoning();
     } else if (ends_closed || state_ == State::kReasoning) {
@@ -351,7 +350,8 @@ class MarkedOutputParser : public OutputParser {
     }
     // The marker's beginning, and white space that may stand in front of it.
     size_t size = text.size() - held_for(text, markers_.close);
-    const size_t kept = size == 0 ? std::string_view::npos : text.find_last_not_of(kSpace, size - 1);
+    const size_t kept =
+        size == 0 ? std::string_view::npos : text.find_last_not_of(kSpace, size - 1);
     size = kept == std::string_view::npos ? 0 : kept + 1;
     give("reasoning_content", size);
     return false;
@@ -403,7 +403,8 @@ class MarkedOutputParser : public OutputParser {
     return true;
   }
 
-  // Behind a call: another one may follow; white space in front of it, or at the end, is no content.
+  // Behind a call: another one may follow; white space in front of it, or at the end, is no
+  // content.
   bool step_behind_call(bool last) {
     const std::string_view text = pending_;
     const size_t space = count_space(text);

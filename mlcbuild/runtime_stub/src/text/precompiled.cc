@@ -67,7 +67,7 @@ Break break_class(uint32_t code) {
   if (in(code, 0x600, 0x605) || code == 0x6DD || code == 0x70F || in(code, 0x890, 0x891) ||
       code == 0x8E2 || code == 0xD4E || code == 0x110BD || code == 0x110CD ||
       in(code, 0x111C2, 0x111C3) || code == 0x113D1 || code == 0x1193F || code == 0x11941 ||
-      code == 0x11A3A || in(code, 0x11A84, 0x11A89) || code == 0x11D46 || code == 0x11F02) {
+      in(code, 0x11A84, 0x11A89) || code == 0x11D46 || code == 0x11F02) {
     return Break::kPrefix;
   }
   switch (unicode_category(code)) {
@@ -88,6 +88,12 @@ Break break_class(uint32_t code) {
     case kZp:
       return Break::kControl;
     case kCn: {
+      // Marks of Unicode 17, which the reference knows.
+      if (in(code, 0x1ACF, 0x1ADD) || in(code, 0x1AE0, 0x1AEB) || in(code, 0x10EFA, 0x10EFB) ||
+          in(code, 0x11B60, 0x11B67) || code == 0x1E6E3 || code == 0x1E6E6 ||
+          in(code, 0x1E6EE, 0x1E6EF) || code == 0x1E6F5) {
+        return Break::kAttached;
+      }
       const bool ignorable =
           code == 0x2065 || in(code, 0xFFF0, 0xFFF8) || in(code, 0xE0000, 0xE0FFF);
       return ignorable ? Break::kControl : Break::kOther;

@@ -119,8 +119,8 @@ bool may_be_tool_call(std::string_view text) {
   text = skip_space(text.substr(1));
   if (text.empty()) return true;
   if (text[0] != '"') return false;
-  for (const std::string_view key : {"\"name\"", "\"parameters\"", "\"arguments\"", "\"type\"",
-                                     "\"function\"", "\"id\""}) {
+  for (const std::string_view key :
+       {"\"name\"", "\"parameters\"", "\"arguments\"", "\"type\"", "\"function\"", "\"id\""}) {
     const size_t size = std::min(key.size(), text.size());
     if (text.substr(0, size) == key.substr(0, size)) return true;
   }

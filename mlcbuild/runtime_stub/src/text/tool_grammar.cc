@@ -98,8 +98,9 @@ std::vector<Tool> choose(std::vector<Tool> tools, const Value& choice_json) {
   const Value* function = find(choice_json, "function", Kind::kDict);
   const Value* name = function == nullptr ? nullptr : find(*function, "name", Kind::kString);
   if (name == nullptr) {
-    refuse("tool_choice: expected \"required\" or {\"type\": \"function\", \"function\": "
-           "{\"name\": ...}}");
+    refuse(
+        "tool_choice: expected \"required\" or {\"type\": \"function\", \"function\": "
+        "{\"name\": ...}}");
   }
   for (const Tool& tool : tools) {
     if (tool.name == name->text()) return {tool};
@@ -111,9 +112,9 @@ std::vector<Tool> choose(std::vector<Tool> tools, const Value& choice_json) {
 std::string call_object(const std::vector<Tool>& tools, const char* key) {
   std::vector<std::string> options;
   for (const Tool& tool : tools) {
-    options.push_back(sequence(
-        {literal("{\"name\": " + json_quote(tool.name) + ", \"" + key + "\": "), schema(tool),
-         literal("}")}));
+    options.push_back(
+        sequence({literal("{\"name\": " + json_quote(tool.name) + ", \"" + key + "\": "),
+                  schema(tool), literal("}")}));
   }
   return choice(options);
 }
@@ -124,9 +125,8 @@ std::string tool_grammar(const std::string& tool_format, const std::string& tool
                          const std::string& tool_choice_json, bool parallel) {
   OutputParser::create(tool_format, "");  // it is known
   jinja::Heap heap(size_t{64} << 20, 10000000);
-  const std::vector<Tool> tools =
-      choose(read_tools(jinja::parse_json(heap, tools_json, "tools")),
-             jinja::parse_json(heap, tool_choice_json, "tool_choice"));
+  const std::vector<Tool> tools = choose(read_tools(jinja::parse_json(heap, tools_json, "tools")),
+                                         jinja::parse_json(heap, tool_choice_json, "tool_choice"));
   if (tool_format == "hermes") {
     return repeat(sequence({literal("<tool_call>\n"), call_object(tools, "arguments"),
                             literal("\n</tool_call>")}),
