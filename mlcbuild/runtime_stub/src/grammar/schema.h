@@ -25,13 +25,6 @@ struct SchemaPart {
 // All of them hold for the value; the order is that of the schema.
 using SchemaGoal = std::vector<SchemaPart>;
 
-// Keywords that say something about values of some types (SchemaCompiler::Type).
-struct TypedKeyword {
-  const char* name;
-  uint32_t types;
-};
-const std::vector<TypedKeyword>& typed_keywords();
-
 // Finds schemas by reference, and names the places of all that were come by.
 class SchemaDocument {
  public:
