@@ -181,12 +181,10 @@ class AutomatonBuilder {
   }
 
   void build_rule(uint32_t rule) {
-    size_t size = 0;
-    states_.clear();
     // Twice as many states as the rule was written with, and some more, are worth determinism.
-    size = count_states(rule);
-    if (!subset_construction(rule, true, 2 * size + 64)) {
-      states_.clear();
+    local_ = LocalRule();
+    if (!subset_construction(rule, true, 2 * count_states(rule) + 64)) {
+      local_ = LocalRule();
       subset_construction(rule, false, SIZE_MAX);
     }
     const GrammarRule& source = rules_.rules[rule];
