@@ -181,10 +181,12 @@ class AutomatonBuilder {
   }
 
   void build_rule(uint32_t rule) {
+    size_t size = 0;
+    states_.clear();
     // Twice as many states as the rule was written with, and some more, are worth determinism.
-    local_ = LocalRule();
-    if (!subset_construction(rule, true, 2 * count_states(rule) + 64)) {
-      local_ = LocalRule();
+    size = count_states(rule);
+    if (!subset_construction(rule, true, 2 * size + 64)) {
+      states_.clear();
       subset_construction(rule, false, SIZE_MAX);
     }
     const GrammarRule& source = rules_.rules[rule];
