@@ -58,6 +58,7 @@ class TextFlags(IntFlag):
     TOKENIZE_SPECIAL = 1
     TOKENIZE_BOS = 2
     DETOKENIZE_SPECIAL = 4
+    DETOKENIZE_INSIDE = 8
 
 
 class EventKind(IntEnum):

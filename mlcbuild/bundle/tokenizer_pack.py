@@ -26,21 +26,25 @@ def pack_tokenizer(tokenizer_json: bytes) -> bytes:
     kinds of tokenizers the runtime reads is for ``tokenizer_kind`` to say.
     """
     try:
-        tokenizer = json.loads(
-            tokenizer_json, object_pairs_hook=_no_doubles, parse_float=_as_reference_reads
-        )
-        model = tokenizer["model"]
-        vocab = model["vocab"]
-        tokens, scores = _tokens(vocab)
-        contents = [content.encode("utf-8") for _, content in tokens]
-        merges = [] if isinstance(vocab, list) else _merges(model["merges"], vocab)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _pack(tokenizer_json)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise SourceError(
             "the tokenizer cannot be read",
             where=_WHERE,
             why=f"{type(error).__name__}: {error}",
             hint="fetch the file again",
         ) from error
+
+
+def _pack(tokenizer_json: bytes) -> bytes:
+    tokenizer = json.loads(
+        tokenizer_json, object_pairs_hook=_no_doubles, parse_float=_as_reference_reads
+    )
+    model = tokenizer["model"]
+    vocab = model["vocab"]
+    tokens, scores = _tokens(vocab)
+    contents = [content.encode("utf-8") for _, content in tokens]
+    merges = [] if isinstance(vocab, list) else _merges(model["merges"], vocab)
     config = dict(tokenizer)
     config["model"] = {key: value for key, value in model.items() if key not in ("vocab", "merges")}
     config["added_tokens"] = [_compact(token) for token in tokenizer.get("added_tokens") or []]
@@ -97,8 +101,9 @@ def _tokens(vocab: Any) -> tuple[list[tuple[int, str]], list[float]]:
     if isinstance(vocab, list):
         return [(i, entry[0]) for i, entry in enumerate(vocab)], [float(e[1]) for e in vocab]
     tokens = sorted((number, content) for content, number in vocab.items())
-    if tokens and not (isinstance(tokens[0][0], int) and tokens[0][0] >= 0):
-        raise ValueError(f"{tokens[0][0]!r} is not a token id")
+    for number, _ in tokens:
+        if type(number) is not int or number < 0:  # True is no id
+            raise ValueError(f"{number!r} is not a token id")
     if tokens and tokens[-1][0] > _MAX_ID:
         raise ValueError(f"token id {tokens[-1][0]} is beyond {_MAX_ID}")
     return tokens, []

@@ -118,7 +118,7 @@ class RequestBuilder:
         except UsageError:
             bundle = self._native.bundle
             chat = bundle.read_json(bundle.manifest.chat)
-            if chat.get("template") or chat.get("roles"):
+            if chat["template"] is not None:
                 raise
             raise UsageError(
                 "the model has no chat template",

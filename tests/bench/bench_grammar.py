@@ -545,17 +545,15 @@ def main() -> None:
     if arguments.peer:
         measure_peer()
         return
-    from tests.unit.grammar_tools import compile_driver
-    from tests.unit.text_driver import find_compiler
+    from tests.unit.runtime_objects import build_program
 
-    compiler = find_compiler()
-    if compiler is None or not arguments.vocabulary:
-        raise SystemExit("needs a C++ compiler and at least one --vocabulary")
+    if not arguments.vocabulary:
+        raise SystemExit("needs at least one --vocabulary")
     texts = make_texts()
     record = {}
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        driver = compile_driver(compiler, ["-std=c++17", "-O2"], scratch)
+        driver = build_program(Path(".cache/runtime").resolve(), "grammar_driver")
         for option in arguments.vocabulary:
             label, _, path = option.partition("=")
             tokens = read_vocabulary(Path(path))

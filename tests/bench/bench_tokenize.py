@@ -22,7 +22,6 @@ import time
 import zipfile
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,8 @@ from tokenizers import Tokenizer
 from mlcbuild.bundle.tokenizer_pack import pack_tokenizer
 from mlcbuild.sources.sentencepiece import model_to_tokenizer_json
 from tests.unit import text_corpus
-from tests.unit.text_driver import RUNTIME, TEXT_PARTS, Driver, DriverError, find_compiler
+from tests.unit.runtime_objects import build_program
+from tests.unit.text_driver import Driver, DriverError
 
 MISTRAL = "mistral-common==1.13.1"
 MISTRAL_MODELS = {
@@ -43,7 +43,6 @@ MISTRAL_MODELS = {
     "mistral_v3": "mistral_instruct_tokenizer_240323.model.v3",
     "tekken": "tekken_240911.json",
 }
-FLAGS = ["-std=c++17", "-O2", "-ffp-contract=off"]
 PER_LANGUAGE = 16_000  # characters
 
 
@@ -65,7 +64,7 @@ def main() -> int:
     rows = []
     with (
         tempfile.TemporaryDirectory() as scratch,
-        Driver(build(options.cache)) as driver,
+        Driver(build_program(Path(".cache/runtime").resolve(), "text_driver")) as driver,
     ):
         for name in options.names or names:
             path = fetch(name, options.cache)
@@ -256,28 +255,6 @@ def read_records(data: bytes, unit: int) -> list[bytes]:
         records.append(data[at + 4 : at + 4 + count * unit])
         at += 4 + count * unit
     return records
-
-
-def build(cache: Path) -> Path:
-    """The test driver, with the optimization of the product."""
-    compiler = find_compiler()
-    if compiler is None:
-        raise SystemExit("no C++ compiler: neither g++ nor the ziglang package")
-    sources = [RUNTIME / f"src/text/{name}.cc" for name in TEXT_PARTS]
-    sources += [RUNTIME / "src/core/json.cc", RUNTIME / "tests/text_driver.cc"]
-    objects = cache / "objects"
-    objects.mkdir(exist_ok=True)
-    includes = [f"-I{RUNTIME / 'src'}", f"-I{RUNTIME / 'include'}"]
-
-    def compile_one(source: Path) -> str:
-        output = str(objects / f"{source.stem}.o")
-        subprocess.run([*compiler, *FLAGS, *includes, "-c", str(source), "-o", output], check=True)
-        return output
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        built = list(pool.map(compile_one, sources))
-    subprocess.run([*compiler, *built, "-o", str(cache / "driver"), "-pthread"], check=True)
-    return cache / "driver"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Test drivers over parts of the runtime: the names that tests import."""
+"""Test drivers over the runtime, compiled into pytest's cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import pytest
 from tests.unit.runtime_objects import build_program
 
 
-def build_cpp(config: pytest.Config, driver: str, sources: object = None) -> Path:
-    """The program ``tests/<driver>.cc`` over the whole runtime library."""
+def runtime_folder(config: pytest.Config) -> Path:
+    """Where compiled parts of the runtime are kept between sessions."""
     assert config.cache is not None, "pytest runs without its cache plugin"
-    return build_program(config.cache, driver)
+    return config.cache.mkdir("runtime")
+
+
+def build_cpp(config: pytest.Config, driver: str) -> Path:
+    """The program ``tests/<driver>.cc`` over the whole runtime library."""
+    return build_program(runtime_folder(config), driver)

@@ -63,8 +63,9 @@ def compile_kernels(path: Path) -> None:
 def build_binaries(cache: pytest.Cache) -> Path:
     """Folder of all compiled parts, kept in pytest's cache for as long as no source changes."""
     sources = read_sources(RUNTIME)
-    objects = compile_all(cache, sources)
-    programs = [build_program(cache, name) for name in ("exec_test", "exec_stress")]
+    parts = cache.mkdir("runtime")
+    objects = compile_all(parts, sources)
+    programs = [build_program(parts, name) for name in ("exec_test", "exec_stress")]
     kernels = [RUNTIME / "tests" / "exec_fake_kernels.c", RUNTIME / "src/exec/kernel_shim.c"]
     digest = hashlib.sha256("".join(path.name for path in [*objects, *programs]).encode())
     exports = RUNTIME / "src" / "abi" / "exports.map"

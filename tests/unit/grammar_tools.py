@@ -2,65 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import tempfile
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.text_driver import RUNTIME, Driver, DriverError, find_compiler, run
+from tests.unit.text_driver import Driver, DriverError
 
-FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
 GRAMMAR = 8  # MLCB_ERROR_GRAMMAR
 WHOLE, PREFIX, REFUSED = 2, 1, 0
-
-
-def build_grammar_driver(config: pytest.Config) -> Path:
-    """Compile the driver into pytest's cache, unless it is there; skips without a compiler."""
-    compiler = find_compiler()
-    if compiler is None or config.cache is None:
-        pytest.skip("no C++ compiler (neither g++ nor the ziglang package), or no pytest cache")
-    return compile_driver(compiler, FLAGS, config.cache.mkdir("grammar_driver"))
-
-
-def compile_driver(compiler: Sequence[str], flags: Sequence[str], folder: Path) -> Path:
-    """The driver's path in ``folder``; its name has a digest of all sources."""
-    sources = [
-        RUNTIME / "src/core/json.cc",
-        RUNTIME / "src/text/unicode_tables.cc",
-        *sorted((RUNTIME / "src/grammar").glob("*.cc")),
-        RUNTIME / "tests/grammar_driver.cc",
-    ]
-    headers = [path for part in ("core", "grammar", "text") for path in headers_of(part)]
-    digest = hashlib.sha256("\0".join([*compiler, *flags]).encode())
-    for path in [*sources, *headers, RUNTIME / "include/mlcb.h"]:
-        digest.update(path.read_bytes())
-    driver = folder / digest.hexdigest()[:16]
-    if driver.exists():
-        return driver
-
-    def compile_one(source: Path) -> Path:
-        output = scratch / f"{source.stem}.o"
-        includes = [f"-I{RUNTIME / 'src'}", f"-I{RUNTIME / 'include'}"]
-        run([*compiler, *flags, *includes, "-c", str(source), "-o", str(output)])
-        return output
-
-    with tempfile.TemporaryDirectory(dir=folder) as name:
-        scratch = Path(name)
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            objects = list(pool.map(compile_one, sources))
-        run([*compiler, *map(str, objects), "-o", str(scratch / "driver"), "-pthread"])
-        (scratch / "driver").replace(driver)
-    return driver
-
-
-def headers_of(part: str) -> list[Path]:
-    """The headers of one folder of the runtime."""
-    return sorted((RUNTIME / "src" / part).glob("*.h"))
 
 
 def small_vocabulary() -> list[bytes]:

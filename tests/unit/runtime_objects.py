@@ -1,4 +1,4 @@
-"""The runtime's objects, compiled as the product compiles them, each once for all tests."""
+"""The runtime's objects as the product compiles them, each once for all tests and benches."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import pytest
 
 from mlcbuild.pipeline.stages.runtime import COMPILE_FLAGS, ROOT, RuntimeSource, read_sources
 
@@ -30,14 +28,16 @@ def zig(*arguments: str | Path) -> None:
 def headers_digest() -> bytes:
     """Of every header: a change of one compiles everything again."""
     digest = hashlib.sha256("\0".join(COMPILE_FLAGS).encode())
-    for path in sorted([*RUNTIME.glob("src/**/*.h"), *RUNTIME.glob("include/*.h")]):
+    folders = ("src/**/*.h", "include/*.h", "tests/*.h")
+    for path in sorted(path for pattern in folders for path in RUNTIME.glob(pattern)):
         digest.update(path.read_bytes())
     return digest.digest()
 
 
-def compile_all(cache: pytest.Cache, sources: Sequence[RuntimeSource]) -> list[Path]:
-    """The objects of ``sources``, kept in pytest's cache until they or a header change."""
-    folder = cache.mkdir("runtime_objects")
+def compile_all(base: Path, sources: Sequence[RuntimeSource]) -> list[Path]:
+    """The objects of ``sources``, kept in ``base``/objects until they or a header change."""
+    folder = base / "objects"
+    folder.mkdir(parents=True, exist_ok=True)
     headers = headers_digest()
 
     def compile_one(source: RuntimeSource) -> Path:
@@ -56,18 +56,19 @@ def compile_all(cache: pytest.Cache, sources: Sequence[RuntimeSource]) -> list[P
         return first + list(pool.map(compile_one, sources[1:]))
 
 
-def library_objects(cache: pytest.Cache) -> list[Path]:
+def library_objects(base: Path) -> list[Path]:
     """All objects of libmlcb."""
-    return compile_all(cache, [source for source in read_sources(RUNTIME) if source.in_library])
+    return compile_all(base, [source for source in read_sources(RUNTIME) if source.in_library])
 
 
-def build_program(cache: pytest.Cache, driver: str) -> Path:
-    """``tests/<driver>.cc`` linked with the library's objects, in pytest's cache."""
-    core = library_objects(cache)
-    own = compile_all(cache, [RuntimeSource(f"tests/{driver}.cc", "-O1", False)])
+def build_program(base: Path, name: str) -> Path:
+    """``tests/<name>.cc`` linked with the library's objects, kept in ``base``/programs."""
+    core = library_objects(base)
+    own = compile_all(base, [RuntimeSource(f"tests/{name}.cc", "-O1", False)])
     digest = hashlib.sha256("".join(path.name for path in [*core, *own]).encode())
-    program = cache.mkdir("runtime_programs") / f"{driver}-{digest.hexdigest()[:16]}"
+    program = base / "programs" / f"{name}-{digest.hexdigest()[:16]}"
     if not program.exists():
+        program.parent.mkdir(exist_ok=True)
         scratch = program.with_suffix(f".{os.getpid()}.tmp")
         zig("c++", "-target", TARGET, *LINK_FLAGS, *core, *own, "-o", scratch)
         scratch.replace(program)

@@ -359,7 +359,7 @@ def test_base_model_wants_raw_prompts(bundle: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(NativeBundle, "render_chat", refuse)
         with pytest.raises(UsageError, match="no role user"):
             engine.generate("a")
-        monkeypatch.setattr(type(engine._native.bundle), "read_json", lambda *_: {"roles": {}})
+        monkeypatch.setattr(type(engine._native.bundle), "read_json", lambda *_: {"template": None})
         with pytest.raises(UsageError, match="no chat template"):
             engine.generate("a")
 

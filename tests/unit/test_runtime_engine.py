@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlcbuild.bundle.abi import FinishReason, Status
+from mlcbuild.bundle.abi import FinishReason, GrammarKind, Status
 from tests.unit import fake_bundle
 from tests.unit.fake_bundle import IM_END, PAGE, TOKENIZER_VOCAB, FakeLimits
 from tests.unit.fake_runtime import Bundle, Engine, Outcome, Runtime, RuntimeFailure
@@ -199,9 +200,16 @@ def test_every_choice_ends(bundle: Bundle) -> None:
 # ---- speculation ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampling", [{}, FREE, {"temperature": 0.2, "repetition_penalty": 1.1}])
+# Most of its text is forced, and the prompts hold it already.
+FORCING: Any = {"grammar_kind": GrammarKind.REGEX, "grammar": b"([ab]hello world){3}", **FREE}
+
+
+@pytest.mark.parametrize(
+    "sampling", [{}, FREE, {"temperature": 0.2, "repetition_penalty": 1.1}, FORCING]
+)
 def test_guesses_never_change_a_text(bundle: Bundle, sampling: Any) -> None:
-    prompts = [[*prompt_of(i, 6)] * (i + 1) for i in range(5)]
+    prompts = [[*prompt_of(i, 6)] * (i + 1) for i in range(4)]
+    prompts.append(list(b"ahello worldbhello worldaahello world"))
     alone = lone_texts(bundle, prompts, max_tokens=40, **sampling)
     wishes: list[Any] = [
         {"speculation": b"ngram"},
@@ -219,6 +227,8 @@ def test_guesses_never_change_a_text(bundle: Bundle, sampling: Any) -> None:
             assert [outcomes[i].tokens for i in ids] == alone
             speculation = engine.metrics()["speculation"]
             assert 0 <= speculation["accepted"] <= speculation["proposed"]
+            jumps = engine.metrics()["grammar"]["jump_ahead_tokens"]
+            assert (jumps > 0) == (sampling is FORCING)
             if options["speculation"] == b"draft" and not sampling:
                 # The draft is the model itself: it is always right.
                 assert speculation["accepted"] == speculation["proposed"] > 0
@@ -245,6 +255,33 @@ def test_speculation_arguments(bundle: Bundle, binaries: Path, tmp_path: Path) -
         failure = failure_of(bundle.engine, speculation=b"draft", draft=other.handle)
         assert failure.status == Status.UNSUPPORTED
         assert "another tokenizer" in failure.message
+
+
+# ---- grammars ------------------------------------------------------------------------------------
+
+
+def test_forced_text_is_put_in_at_once(bundle: Bundle) -> None:
+    with bundle.engine() as engine:
+        outcome = engine.generate([1, 2, 3], max_tokens=60, seed=1, **FORCING)
+        assert re.fullmatch("([ab]hello world){3}", outcome.text)
+        assert outcome.finish == FinishReason.STOP
+        # Three rows of the model for each repetition: its letter, the last one forced, the next.
+        assert engine.metrics()["batch"]["steps"] <= 8
+        assert engine.metrics()["grammar"]["jump_ahead_tokens"] >= 27
+        # Where each token counts by itself, none is skipped.
+        skipped = engine.metrics()["grammar"]["jump_ahead_tokens"]
+        scored = engine.generate([1, 2, 3], max_tokens=60, seed=1, logprobs=1, **FORCING)
+        assert re.fullmatch("([ab]hello world){3}", scored.text)
+        stopped = engine.generate([1, 2, 3], max_tokens=60, stop_token_ids=[ord("w")], **FORCING)
+        assert stopped.text in ("ahello ", "bhello ")
+        assert engine.metrics()["grammar"]["jump_ahead_tokens"] == skipped
+
+
+def test_a_grammar_that_is_not_valid_fails_at_once(bundle: Bundle) -> None:
+    with bundle.engine() as engine:
+        failure = failure_of(engine.submit, [1], grammar_kind=GrammarKind.REGEX, grammar=b"(a")
+        assert failure.status == Status.GRAMMAR
+        assert engine.metrics()["requests"]["rejected_by_status"] == {"grammar": 1}
 
 
 # ---- sampling through the engine -----------------------------------------------------------------
@@ -368,6 +405,19 @@ def test_time_limit(bundle: Bundle) -> None:
         assert "before its first token" in outcomes[waits].message
         assert engine.generate([1, 2], max_tokens=2, timeout_ms=60_000).finish
         assert engine.metrics()["kv"]["used_pages"] == 0
+
+
+def test_time_limit_after_a_choice_ended(bundle: Bundle) -> None:
+    """The first choice ends at once with a stop token; two others wait until the time is over."""
+    with bundle.engine(max_batch_size=1) as engine:
+        request = engine.submit(
+            [1, 2], n=3, logit_bias=[(66, 1e6)], stop_token_ids=[66], timeout_ms=40
+        )
+        engine.step()
+        time.sleep(0.06)
+        engine.run()
+        reasons = [choice.finish for choice in engine.choices[request]]
+        assert reasons == [FinishReason.STOP, FinishReason.DEADLINE, FinishReason.DEADLINE]
 
 
 def test_a_long_prompt_does_not_hold_up_a_short_one(bundle: Bundle) -> None:

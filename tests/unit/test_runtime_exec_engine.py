@@ -138,7 +138,7 @@ def test_small_cache_makes_requests_wait(bundle: Bundle) -> None:
         assert len(outcome.tokens) == 60 - len(PROMPTS[1])
         assert outcome.finish == FinishReason.LENGTH
         failure = failure_of(engine.submit, [1] * 61)
-        assert failure.status == Status.MEMORY
+        assert failure.status == Status.TOO_LONG
         assert "61 tokens, the KV cache holds 60" in failure.message
         engine.submit([1] * 57)  # all but a page of the cache
         for _ in range(4):
@@ -473,6 +473,9 @@ def test_text_calls(bundle: Bundle) -> None:
     special = abi.TextFlags.DETOKENIZE_SPECIAL
     assert call(bundle.handle, array, len(ids), special, text, 64, ctypes.byref(size)) == Status.OK
     assert text.raw[: size.value].decode() == "Hi é<|im_end|>"
+    inside = abi.TextFlags.DETOKENIZE_INSIDE
+    assert call(bundle.handle, array, len(ids), inside, text, 64, ctypes.byref(size)) == Status.OK
+    assert text.raw[: size.value].decode() == "Hi é"
     array[0] = VOCAB
     status = call(bundle.handle, array, len(ids), 0, text, 64, ctypes.byref(size))
     assert status == Status.ARGUMENT

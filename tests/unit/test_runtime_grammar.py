@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import random
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.cpp_driver import build_cpp
 from tests.unit.grammar_tools import (
     GRAMMAR,
     PREFIX,
@@ -18,7 +20,6 @@ from tests.unit.grammar_tools import (
     STOP,
     WHOLE,
     Grammars,
-    build_grammar_driver,
     small_vocabulary,
     to_hex,
     write_vocabulary,
@@ -43,7 +44,7 @@ def grammars(
 ) -> Iterator[Grammars]:
     vocabulary = tmp_path_factory.mktemp("grammar") / "vocabulary.txt"
     write_vocabulary(small_vocabulary(), vocabulary)
-    with Driver(build_grammar_driver(pytestconfig)) as driver:
+    with Driver(build_cpp(pytestconfig, "grammar_driver")) as driver:
         yield Grammars(driver, vocabulary)
 
 
@@ -93,7 +94,7 @@ PATTERNS = {
     r"日本(語)?": ["日本", "日本語", "日"],
     r"[a-zA-Z0-9._%+-]+@[a-z]+\.(com|org)": ["a.b@ex.com", "a@b.net", "@x.org"],
     r"x{0}y{0,0}z": ["z", "xz"],
-    r"{a}[b-d]{,2}": ["{a}bd", "{a}", "{a}bbb"],
+    r"{a}[b-d]{0,2}": ["{a}bd", "{a}", "{a}bbb"],
 }
 
 
@@ -517,4 +518,49 @@ def test_ambiguity_is_bounded(grammars: Grammars) -> None:
     grammars.compile("ebnf", 'root ::= s\ns ::= s s s | s s | "a" | "aa"')
     assert grammars.accepts("a" * 60)
     grammars.compile("regex", r"([ab]{1,3000},?){1,3000}")
-    assert grammars.match("ab" * 200)[0] != REFUSED
+    assert grammars.match("ab" * 20) == [WHOLE]
+    with pytest.raises(DriverError, match="too ambiguous") as caught:
+        grammars.match("ab" * 2000)
+    assert caught.value.status == GRAMMAR
+    assert grammars.match("ab" * 20) == [WHOLE]  # and the grammar is as good as before
+
+
+def begins_characters(token: bytes) -> bool:
+    """Whether these bytes can be the beginning of a text."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(token)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def test_ids_beyond_the_tokenizer(grammars: Grammars, tmp_path: Path) -> None:
+    """A model may have more rows than its tokenizer has tokens; they are never allowed."""
+    tokens = small_vocabulary()
+    write_vocabulary(tokens, tmp_path / "vocabulary.txt")
+    grammars.driver("load", file=str(tmp_path / "vocabulary.txt"), stop=[STOP], valid=STOP + 200)
+    try:
+        grammars.compile("structure", {"type": "any_text"})
+        assert grammars.allowed() == [
+            i for i, token in enumerate(tokens) if begins_characters(token)
+        ] + [STOP]
+        assert grammars.brute_force() == []
+    finally:
+        grammars.driver("load", file=str(tmp_path / "vocabulary.txt"), stop=[STOP])
+
+
+def test_kept_special_tokens_are_text(grammars: Grammars, tmp_path: Path) -> None:
+    """A marker that stays in the text is one token of it; other special tokens never are."""
+    lines = [token.hex() for token in small_vocabulary()]
+    marker = len(lines)
+    lines += [b"[CALL]".hex() + " special", b"[CALL]".hex() + " special", "-"]
+    path = tmp_path / "vocabulary.txt"
+    path.write_text("\n".join(lines) + "\n")
+    try:
+        for kept in ([], [marker]):
+            grammars.driver("load", file=str(path), stop=[marker + 2], kept=kept)
+            grammars.compile("regex", r"\[CALL\]x")
+            assert grammars.allowed() == [ord("["), *kept]
+    finally:
+        write_vocabulary(small_vocabulary(), path)
+        grammars.driver("load", file=str(path), stop=[STOP])

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.unit.cpp_driver import build_cpp
 from tests.unit.grammar_tools import (
     GRAMMAR,
     REFUSED,
     WHOLE,
     Grammars,
-    build_grammar_driver,
     small_vocabulary,
     write_vocabulary,
 )
@@ -30,7 +30,7 @@ def grammars(
 ) -> Iterator[Grammars]:
     vocabulary = tmp_path_factory.mktemp("grammar") / "vocabulary.txt"
     write_vocabulary(small_vocabulary(), vocabulary)
-    with Driver(build_grammar_driver(pytestconfig)) as driver:
+    with Driver(build_cpp(pytestconfig, "grammar_driver")) as driver:
         yield Grammars(driver, vocabulary)
 
 

@@ -28,7 +28,6 @@ from tests.unit.sampling_reference import (
 from tests.unit.text_driver import Driver, DriverError
 
 ARGUMENT, GRAMMAR, KERNEL = 1, 8, 60
-SOURCES = [f"src/text/{name}.cc" for name in ("sampler", "candidates", "logit_row")]
 Words = npt.NDArray[np.uint32]
 
 

@@ -21,7 +21,8 @@ from tokenizers import (
     trainers,
 )
 
-from tests.unit.text_driver import Driver, DriverError, build_driver
+from tests.unit.cpp_driver import build_cpp
+from tests.unit.text_driver import Driver, DriverError
 
 BUNDLE, UNSUPPORTED, ARGUMENT = 20, 5, 1
 
@@ -119,7 +120,7 @@ def train(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def driver(pytestconfig: pytest.Config) -> Iterator[Driver]:
-    with Driver(build_driver(pytestconfig)) as driver:
+    with Driver(build_cpp(pytestconfig, "text_driver")) as driver:
         yield driver
 
 

@@ -15,8 +15,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from mlcbuild.bundle.tokenizer_pack import pack_tokenizer
 from mlcbuild.errors import SourceError
+from tests.unit.cpp_driver import build_cpp
 from tests.unit.text_corpus import generated_text
-from tests.unit.text_driver import Driver, DriverError, build_driver
+from tests.unit.text_driver import Driver, DriverError
 
 BUNDLE, VERSION, UNSUPPORTED = 20, 21, 5
 SAMPLE = (Path(__file__).parents[1] / "data" / "tokenizer_sample.txt").read_bytes().decode("utf-8")
@@ -37,7 +38,7 @@ LLAMA2_DECODER = {
 
 @pytest.fixture(scope="module")
 def driver(pytestconfig: pytest.Config) -> Iterator[Driver]:
-    with Driver(build_driver(pytestconfig)) as driver:
+    with Driver(build_cpp(pytestconfig, "text_driver")) as driver:
         yield driver
 
 

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from tests.unit.text_driver import Driver, DriverError, build_driver
+from tests.unit.cpp_driver import build_cpp
+from tests.unit.text_driver import Driver, DriverError
 
 ARGUMENT, UNSUPPORTED, BUNDLE, VERSION = 1, 5, 20, 21
 
 
 @pytest.fixture(scope="module")
 def driver(pytestconfig: pytest.Config) -> Iterator[Driver]:
-    with Driver(build_driver(pytestconfig)) as driver:
+    with Driver(build_cpp(pytestconfig, "text_driver")) as driver:
         yield driver
 
 

@@ -1,92 +1,14 @@
-"""Builds the C++ test driver of the runtime's text parts and talks to it."""
+"""Talks to the C++ test drivers: a JSON command on a line, an answer on a line."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import json
-import shutil
 import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pytest
-
-FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"]
-TEXT_PARTS = (
-    "added_tokens",
-    "bpe",
-    "byte_trie",
-    "decoder",
-    "normalizer",
-    "pre_tokenizer",
-    "precompiled",
-    "regex",
-    "regex_compile",
-    "stream",
-    "tokenizer",
-    "tokenizer_file",
-    "unicode",
-    "unicode_tables",
-    "unigram",
-    "vocab",
-)
-RUNTIME = Path(__file__).resolve().parents[2] / "mlcbuild" / "runtime_stub"
-
-
-def find_compiler() -> list[str] | None:
-    """Return the command of a C++ compiler, or None."""
-    if shutil.which("g++"):
-        return ["g++"]
-    if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "c++"]
-    return None
-
-
-def build_driver(config: pytest.Config) -> Path:
-    """Compile the driver into pytest's cache, unless it is there; skips without a compiler."""
-    compiler = find_compiler()
-    if compiler is None or config.cache is None:
-        pytest.skip("no C++ compiler (neither g++ nor the ziglang package), or no pytest cache")
-    sources = [
-        RUNTIME / "src/core/json.cc",
-        *(RUNTIME / f"src/text/{name}.cc" for name in TEXT_PARTS),
-        RUNTIME / "tests/text_driver.cc",
-    ]
-    digest = hashlib.sha256("\0".join([*compiler, *FLAGS]).encode())
-    headers = [path for part in ("core", "text") for path in (RUNTIME / "src" / part).glob("*.h")]
-    for path in [*sources, *sorted(headers), RUNTIME / "include/mlcb.h"]:
-        digest.update(path.read_bytes())
-    folder = config.cache.mkdir("text_driver")
-    driver = folder / digest.hexdigest()[:16]
-    if driver.exists():
-        return driver
-
-    def compile_one(source: Path) -> Path:
-        output = scratch / f"{source.stem}.o"
-        includes = [f"-I{RUNTIME / 'src'}", f"-I{RUNTIME / 'include'}"]
-        run([*compiler, *FLAGS, *includes, "-c", str(source), "-o", str(output)])
-        return output
-
-    with tempfile.TemporaryDirectory(dir=folder) as name:
-        scratch = Path(name)
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            objects = list(pool.map(compile_one, sources))
-        run([*compiler, *map(str, objects), "-o", str(scratch / "driver"), "-pthread"])
-        (scratch / "driver").replace(driver)
-    return driver
-
-
-def run(command: Sequence[str]) -> None:
-    """Run a compiler command; its output becomes the test's failure."""
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        pytest.fail(f"{' '.join(command)}\n{result.stderr}")
 
 
 class DriverError(Exception):

@@ -76,9 +76,10 @@ MLCB_API const char* mlcb_bundle_manifest(const mlcb_bundle* bundle);
 /* ---- text ---------------------------------------------------------------------------------- */
 
 enum {
-  MLCB_TOKENIZE_SPECIAL = 1,  /* recognize special tokens inside the text */
-  MLCB_TOKENIZE_BOS = 2,      /* put the BOS token in front where the model wants one */
-  MLCB_DETOKENIZE_SPECIAL = 4 /* keep special tokens in the text */
+  MLCB_TOKENIZE_SPECIAL = 1,   /* recognize special tokens inside the text */
+  MLCB_TOKENIZE_BOS = 2,       /* put the BOS token in front where the model wants one */
+  MLCB_DETOKENIZE_SPECIAL = 4, /* keep special tokens in the text */
+  MLCB_DETOKENIZE_INSIDE = 8   /* as in the middle of a text: a space in front stays */
 };
 
 /* Text to token ids. *count is set to the number of ids, also when capacity is too small
@@ -157,7 +158,8 @@ typedef struct mlcb_engine_options {
                               tokens, in pages that take memory only when they are used */
   const char* mode;        /* NULL or "server": the bundle's limits; "local": at most 4 requests at
                               once; "interactive": one */
-  int32_t max_waiting;     /* requests that may wait for a place; beyond: _BUSY. 0: no limit */
+  int32_t max_waiting;     /* requests beyond max_batch_size that are taken in; then: _BUSY. 0: no
+                              limit */
   int32_t no_prefix_cache; /* 1: forget a request's pages when it ends */
   const char* speculation; /* NULL: none; "ngram": guess from the text itself; "draft": from draft.
                               The text is the same with and without. */
@@ -201,7 +203,8 @@ typedef struct mlcb_request_params {
   size_t logit_bias_count;
   int32_t logprobs;        /* 1: the logarithm of each token's probability */
   int32_t top_logprobs;    /* and of that many likeliest tokens, 0..20 */
-  int32_t ignore_eos;      /* 1: the model's own stop tokens and strings do not count */
+  int32_t ignore_eos;      /* 1: the model's own stop tokens and strings do not count
+                                        (with a grammar its stop tokens end the text all the same) */
   const char* const* stop; /* stop strings, besides the model's own */
   size_t stop_count;
   const int32_t* stop_token_ids; /* stop tokens, besides the model's own */
@@ -212,7 +215,7 @@ typedef struct mlcb_request_params {
 } mlcb_request_params;
 
 /* Copies what params points to and returns at once (a new grammar is compiled first). _TOO_LONG if
- * the prompt does not fit the context window, _MEMORY if it could never fit the KV cache, _BUSY if
+ * the prompt does not fit the context window, or could never fit the KV cache, _BUSY if
  * max_waiting requests wait already, _GRAMMAR, _ARGUMENT for a number out of range. */
 MLCB_API mlcb_status mlcb_request_submit(mlcb_engine* engine, const mlcb_request_params* params,
                                          uint64_t* request_id);
@@ -247,7 +250,8 @@ typedef struct mlcb_token_logprob {
   float logprob;
 } mlcb_token_logprob;
 
-/* A request ends with one DONE event for each of its n choices, or with one ERROR event for all. */
+/* A request ends with one DONE event for each of its n choices, or with one ERROR event for those
+ * that have not ended yet. */
 typedef struct mlcb_event {
   size_t struct_size;
   uint64_t request_id;

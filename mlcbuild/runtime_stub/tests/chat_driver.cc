@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "driver_loop.h"
 #include "jinja/interpreter.h"
 #include "jinja/json_text.h"
 #include "jinja/parser.h"
@@ -15,24 +16,6 @@
 
 namespace mlcb {
 namespace {
-
-std::string quoted_hex(const std::string& bytes) {
-  static const char kDigits[] = "0123456789abcdef";
-  std::string hex = "\"";
-  for (const char c : bytes) {
-    hex.push_back(kDigits[static_cast<uint8_t>(c) >> 4]);
-    hex.push_back(kDigits[static_cast<uint8_t>(c) & 15]);
-  }
-  return hex + "\"";
-}
-
-std::string from_hex(const std::string& hex) {
-  std::string bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-  }
-  return bytes;
-}
 
 const std::string& text_or(const Json& command, const char* key, const std::string& fallback) {
   const Json* value = command.find(key);
@@ -126,18 +109,6 @@ class Driver {
 }  // namespace mlcb
 
 int main() {
-  std::ios::sync_with_stdio(false);
   mlcb::Driver driver;
-  std::string line;
-  while (std::getline(std::cin, line)) {
-    std::string answer;
-    try {
-      answer = driver.run(mlcb::Json::parse(line, "command"));
-    } catch (const mlcb::Error& error) {
-      answer = "{\"error\":" + mlcb::json_quote(error.what()) +
-               ",\"status\":" + std::to_string(error.status()) + "}";
-    }
-    std::cout << answer << std::endl;
-  }
-  return 0;
+  return mlcb::answer_commands(&driver);
 }

@@ -439,7 +439,7 @@ void test_scheduler_shares_rows() {
   step = small.step();
   CHECK(step.size() == 3 && small.scheduler.waiting().empty());
   small.scheduler.check_fits(129, 1);
-  CHECK(status_of([&] { small.scheduler.check_fits(130, 1); }) == MLCB_ERROR_MEMORY);
+  CHECK(status_of([&] { small.scheduler.check_fits(130, 1); }) == MLCB_ERROR_TOO_LONG);
 }
 
 void test_scheduler_guesses() {
@@ -537,6 +537,7 @@ void test_choose_variant() {
   CHECK(choose("exact", "int8", has_a) == MLCB_ERROR_UNSUPPORTED);
   try {
     choose_variant(variants, "", "int8", has_none);
+    CHECK(false);
   } catch (const Error& error) {
     CHECK(std::string(error.what()).find("best needs a b,") != std::string::npos);
     CHECK(std::string(error.what()).find("good needs a,") != std::string::npos);

@@ -15,29 +15,12 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "driver_loop.h"
 #include "grammar/grammar.h"
 #include "text/tokenizer.h"
 
 namespace mlcb {
 namespace {
-
-std::string from_hex(const std::string& hex) {
-  std::string bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-  }
-  return bytes;
-}
-
-std::string quoted_hex(const std::string& bytes) {
-  static const char kDigits[] = "0123456789abcdef";
-  std::string hex = "\"";
-  for (const char c : bytes) {
-    hex.push_back(kDigits[static_cast<uint8_t>(c) >> 4]);
-    hex.push_back(kDigits[static_cast<uint8_t>(c) & 15]);
-  }
-  return hex + "\"";
-}
 
 class FileTokenizer : public Tokenizer {
  public:
@@ -111,15 +94,19 @@ class Driver {
  private:
   std::string load(const Json& command) {
     const FileTokenizer tokenizer(command.at("file").as_string());
-    std::vector<int32_t> stops;
-    for (const Json& id : command.at("stop").items()) {
-      stops.push_back(static_cast<int32_t>(id.as_int()));
-    }
+    auto ids = [&](const char* key) {
+      std::vector<int32_t> found;
+      const Json* given = command.find(key);
+      if (given == nullptr) return found;
+      for (const Json& id : given->items()) found.push_back(static_cast<int32_t>(id.as_int()));
+      return found;
+    };
     const Json* valid = command.find("valid");
     const auto start = Clock::now();
     vocabulary_ = std::make_shared<GrammarVocabulary>(
         tokenizer,
-        valid == nullptr ? tokenizer.vocab_size() : static_cast<int32_t>(valid->as_int()), stops);
+        valid == nullptr ? tokenizer.vocab_size() : static_cast<int32_t>(valid->as_int()),
+        ids("stop"), ids("kept"));
     return std::to_string(microseconds_since(start));
   }
 
@@ -305,18 +292,6 @@ class Driver {
 }  // namespace mlcb
 
 int main() {
-  std::ios::sync_with_stdio(false);
   mlcb::Driver driver;
-  std::string line;
-  while (std::getline(std::cin, line)) {
-    std::string answer;
-    try {
-      answer = driver.run(mlcb::Json::parse(line, "command"));
-    } catch (const mlcb::Error& error) {
-      answer = "{\"error\":" + mlcb::json_quote(error.what()) +
-               ",\"status\":" + std::to_string(error.status()) + "}";
-    }
-    std::cout << answer << std::endl;
-  }
-  return 0;
+  return mlcb::answer_commands(&driver);
 }

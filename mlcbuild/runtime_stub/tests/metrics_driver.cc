@@ -9,6 +9,7 @@
 #include "core/decimal.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "driver_loop.h"
 #include "engine/histogram.h"
 #include "engine/metrics.h"
 #include "exec/profile.h"
@@ -149,15 +150,5 @@ class Driver {
 
 int main() {
   mlcb::Driver driver;
-  for (std::string line; std::getline(std::cin, line);) {
-    std::string answer;
-    try {
-      answer = driver.run(mlcb::Json::parse(line, "command"));
-    } catch (const mlcb::Error& error) {
-      answer = "{\"error\":" + mlcb::json_quote(error.what()) +
-               ",\"status\":" + std::to_string(error.status()) + "}";
-    }
-    std::cout << answer << std::endl;
-  }
-  return 0;
+  return mlcb::answer_commands(&driver);
 }

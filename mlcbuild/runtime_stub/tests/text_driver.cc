@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "driver_loop.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
 #include "text/regex.h"
@@ -23,26 +24,6 @@
 
 namespace mlcb {
 namespace {
-
-std::string from_hex(const std::string& hex) {
-  std::string bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-  }
-  return bytes;
-}
-
-std::string to_hex(const std::string& bytes) {
-  static const char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  for (const char c : bytes) {
-    hex.push_back(kDigits[static_cast<uint8_t>(c) >> 4]);
-    hex.push_back(kDigits[static_cast<uint8_t>(c) & 15]);
-  }
-  return hex;
-}
-
-std::string quoted_hex(const std::string& bytes) { return "\"" + to_hex(bytes) + "\""; }
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -311,18 +292,6 @@ class Driver {
 }  // namespace mlcb
 
 int main() {
-  std::ios::sync_with_stdio(false);
   mlcb::Driver driver;
-  std::string line;
-  while (std::getline(std::cin, line)) {
-    std::string answer;
-    try {
-      answer = driver.run(mlcb::Json::parse(line, "command"));
-    } catch (const mlcb::Error& error) {
-      answer = "{\"error\":" + mlcb::json_quote(error.what()) +
-               ",\"status\":" + std::to_string(error.status()) + "}";
-    }
-    std::cout << answer << std::endl;
-  }
-  return 0;
+  return mlcb::answer_commands(&driver);
 }

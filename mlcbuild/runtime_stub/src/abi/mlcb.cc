@@ -164,6 +164,33 @@ mlcb::EngineOptions read_engine_options(const mlcb_engine_options* given) {
   return wishes;
 }
 
+struct ParserOptions {
+  bool tools = false, reasoning = false;
+  std::string prompt;
+};
+
+ParserOptions read_parser_options(const char* options_json) {
+  ParserOptions options;
+  if (options_json == nullptr) return options;
+  try {
+    const mlcb::Json given = mlcb::Json::parse(options_json, "options_json");
+    for (const auto& [key, value] : given.members()) {
+      if (key == "prompt") {
+        options.prompt = value.as_string();
+      } else if (key == "tools") {
+        options.tools = value.as_bool();
+      } else if (key == "reasoning") {
+        options.reasoning = value.as_bool();
+      } else {
+        require(false, "options_json has an unknown key");
+      }
+    }
+  } catch (const Error& error) {  // of JSON: it was no file of the bundle
+    throw Error(MLCB_ERROR_ARGUMENT, error.what());
+  }
+  return options;
+}
+
 }  // namespace
 
 extern "C" {
@@ -222,16 +249,22 @@ mlcb_status mlcb_detokenize(const mlcb_bundle* bundle, const int32_t* ids, size_
     require(bundle != nullptr && size != nullptr, "bundle or size is NULL");
     require(ids != nullptr || count == 0, "ids is NULL");
     require(text != nullptr || capacity == 0, "text is NULL");
-    require((flags & ~uint32_t{MLCB_DETOKENIZE_SPECIAL}) == 0, "unknown flags");
+    require((flags & ~uint32_t{MLCB_DETOKENIZE_SPECIAL | MLCB_DETOKENIZE_INSIDE}) == 0,
+            "unknown flags");
     const mlcb::Bundle& opened = *bundle->bundle;
     std::vector<int32_t> known;
     for (size_t i = 0; i < count; ++i) {
       require(ids[i] >= 0 && ids[i] < opened.vocab_size(), "a token id is out of range");
       if (ids[i] < opened.tokenizer().vocab_size()) known.push_back(ids[i]);  // else: padding
     }
-    copy_out(opened.tokenizer().decode(known.data(), known.size(),
-                                       (flags & MLCB_DETOKENIZE_SPECIAL) != 0),
-             text, capacity, size);
+    const bool keep_special = (flags & MLCB_DETOKENIZE_SPECIAL) != 0;
+    std::string found;
+    if ((flags & MLCB_DETOKENIZE_INSIDE) != 0) {
+      for (int32_t id : known) found += opened.tokenizer().token_bytes(id, keep_special);
+    } else {
+      found = opened.tokenizer().decode(known.data(), known.size(), keep_special);
+    }
+    copy_out(found, text, capacity, size);
   });
 }
 
@@ -278,24 +311,12 @@ mlcb_status mlcb_output_parser_create(const mlcb_bundle* bundle, const char* opt
   return guarded([&] {
     require(bundle != nullptr && out != nullptr, "bundle or out is NULL");
     *out = nullptr;
-    bool tools = false, reasoning = false;
-    std::string prompt;
-    if (options_json != nullptr) {
-      const mlcb::Json options = mlcb::Json::parse(options_json, "options_json");
-      for (const auto& [key, value] : options.members()) {
-        require(key == "tools" || key == "reasoning" || key == "prompt",
-                "options_json has an unknown key");
-        if (key == "prompt") {
-          prompt = value.as_string();
-        } else {
-          (key == "tools" ? tools : reasoning) = value.as_bool();
-        }
-      }
-    }
+    const ParserOptions options = read_parser_options(options_json);
     const mlcb::ChatTemplate& chat = bundle->bundle->chat();
-    auto parser = mlcb::OutputParser::create(tools ? chat.tool_format() : std::string(),
-                                             reasoning ? chat.reasoning_format() : std::string());
-    if (!prompt.empty()) parser->read_prompt(prompt);
+    auto parser =
+        mlcb::OutputParser::create(options.tools ? chat.tool_format() : std::string(),
+                                   options.reasoning ? chat.reasoning_format() : std::string());
+    if (!options.prompt.empty()) parser->read_prompt(options.prompt);
     *out = new mlcb_output_parser{std::move(parser), {}};
   });
 }

@@ -333,14 +333,14 @@ void Engine::take_inbox() {
 // Ends the requests whose time is over.
 void Engine::end_late() {
   const Clock::time_point now = Clock::now();
-  std::unordered_set<uint64_t> failed;
   for (Choice* choice : scheduler_->all()) {
     const std::shared_ptr<Request> request = choice->request;
-    if (request->deadline > now || failed.count(request->id) > 0) continue;
-    if (request->has_token()) {
+    if (request->deadline > now) continue;
+    // A request that has answered nothing has one choice here: failing it takes no other of this
+    // list along.
+    if (request->has_token() || request->open_choices < request->n) {
       finish(choice, MLCB_FINISH_DEADLINE, true);
     } else {
-      failed.insert(request->id);
       fail(request->id, MLCB_ERROR_DEADLINE,
            "the request's time ran out before its first token\n"
            "hint: give it more time, or run fewer requests at once");
@@ -387,7 +387,7 @@ void Engine::tell_load() {
 }
 
 void Engine::speculate() {
-  if (speculator_ == nullptr) return;
+  if (speculator_ == nullptr || scheduler_->spare_rows() <= 0) return;
   std::vector<Choice*> choices;
   for (const auto& choice : scheduler_->running()) {
     if (choice->decodes()) choices.push_back(choice.get());
@@ -482,42 +482,58 @@ void Engine::branch_off(Choice* leader, const float* logits) {
   for (Choice* choice : started) accept_rows(choice, logits, 1);
 }
 
-// Takes tokens from the rows of logits, the first of which follows what is in the text; each
-// further one counts if the token before it was guessed right. False if the choice came to its end.
-bool Engine::accept_rows(Choice* choice, const float* logits, int64_t rows) {
+// Takes tokens from the rows of logits, the first of which follows what is in the text.
+void Engine::accept_rows(Choice* choice, const float* logits, int64_t rows) {
+  const int64_t before = choice->size();
+  Verdict verdict;
+  try {
+    verdict = sample_rows(choice, logits, rows);
+  } catch (...) {
+    note_tokens(choice, choice->size() - before);  // they were told already
+    throw;
+  }
+  note_tokens(choice, choice->size() - before);
+  if (verdict.reason != MLCB_FINISH_NONE) {
+    finish(choice, verdict.reason, verdict.flush);
+    return;
+  }
+  KvCache& cache = model_->cache();
+  cache.pop(choice->sequence, cache.length(choice->sequence) - choice->cached);
+  tell_prefixes(choice);
+  cache.drop_unseen(choice->sequence);
+}
+
+// A row counts if all tokens before it were guessed right, be they sampled or forced.
+Engine::Verdict Engine::sample_rows(Choice* choice, const float* logits, int64_t rows) {
   const size_t vocab = static_cast<size_t>(vocab_size());
   const size_t valid = std::min(vocab, static_cast<size_t>(bundle_->tokenizer_vocab_size()));
   std::vector<int32_t> guesses;
   guesses.swap(choice->draft);
   const int64_t before = choice->size();
-  int64_t agreed = 0;
   Verdict verdict;
-  for (int64_t row = 0; row < rows; ++row, logits += vocab) {
+  int64_t row = 0;
+  for (;;) {
     const uint32_t* allowed = nullptr;
     if (choice->matcher != nullptr) {
       const Clock::time_point begin = Clock::now();
       allowed = choice->matcher->allowed();
       metrics_->grammar_mask(seconds_between(begin, Clock::now()));
     }
-    const SampledToken sampled = choice->sampler.sample(logits, vocab, valid, allowed);
+    const SampledToken sampled =
+        choice->sampler.sample(logits + row * static_cast<int64_t>(vocab), vocab, valid, allowed);
     verdict = accept_token(choice, sampled);
-    if (verdict.reason != MLCB_FINISH_NONE || row + 1 == rows) break;
-    if (sampled.token != guesses[static_cast<size_t>(row)]) break;
-    ++agreed;
-    ++choice->cached;
+    if (verdict.reason == MLCB_FINISH_NONE) verdict = jump_ahead(choice);
+    if (verdict.reason != MLCB_FINISH_NONE) break;
+    const int64_t known = choice->size() - before;
+    while (row + 1 < rows && row < known &&
+           choice->tokens[static_cast<size_t>(before + row)] == guesses[static_cast<size_t>(row)]) {
+      ++row;
+      ++choice->cached;
+    }
+    if (row < known) break;
   }
-  if (rows > 1) metrics_->speculated(rows - 1, agreed);
-  if (verdict.reason == MLCB_FINISH_NONE) verdict = jump_ahead(choice);
-  note_tokens(choice, choice->size() - before);
-  if (verdict.reason != MLCB_FINISH_NONE) {
-    finish(choice, verdict.reason, verdict.flush);
-    return false;
-  }
-  KvCache& cache = model_->cache();
-  cache.pop(choice->sequence, cache.length(choice->sequence) - choice->cached);
-  tell_prefixes(choice);
-  cache.drop_unseen(choice->sequence);
-  return true;
+  if (rows > 1) metrics_->speculated(rows - 1, row);
+  return verdict;
 }
 
 Engine::Verdict Engine::accept_token(Choice* choice, const SampledToken& sampled) {
@@ -564,14 +580,20 @@ std::string Engine::text_of(int32_t token) const {
 // Where the grammar leaves one way to go on, its text is put in without asking the model. The last
 // token of that text stays with the model, which may join it with what follows.
 Engine::Verdict Engine::jump_ahead(Choice* choice) {
-  if (choice->matcher == nullptr || choice->request->wants_logprobs) return {};
+  const Request& request = *choice->request;
+  // These need the sampler's say about every token.
+  if (choice->matcher == nullptr || request.wants_logprobs || !request.stop_tokens.empty() ||
+      !request.sampling.logit_bias.empty()) {
+    return {};
+  }
   const std::string forced = choice->matcher->forced_bytes();
   if (forced.empty()) return {};
-  std::vector<int32_t> tokens = bundle_->tokenizer().encode(forced, false);
+  // Special tokens too: markers that stay in the text are meant, others are not accepted below.
+  std::vector<int32_t> tokens = bundle_->tokenizer().encode(forced, true);
   if (!tokens.empty()) tokens.pop_back();
   size_t used = 0;
   for (int32_t token : tokens) {
-    const std::string bytes = bundle_->tokenizer().token_bytes(token, false);
+    const std::string bytes = text_of(token);
     // Some tokenizers put a space in front of a text: then there is nothing to gain here.
     if (bytes.empty() || forced.compare(used, bytes.size(), bytes) != 0) return {};
     if (!choice->matcher->accept(token)) return {};

@@ -121,7 +121,8 @@ class Engine {
   void run_slices(const std::vector<ScheduledSlice>& slices);
   void take_results(const ScheduledSlice& slice, const float* logits);
   void branch_off(Choice* leader, const float* logits);
-  bool accept_rows(Choice* choice, const float* logits, int64_t rows);
+  void accept_rows(Choice* choice, const float* logits, int64_t rows);
+  Verdict sample_rows(Choice* choice, const float* logits, int64_t rows);
   Verdict accept_token(Choice* choice, const SampledToken& sampled);
   Verdict add_token(Choice* choice, const SampledToken& sampled);
   std::string text_of(int32_t token) const;

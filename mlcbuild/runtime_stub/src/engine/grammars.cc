@@ -14,7 +14,8 @@ std::shared_ptr<const Grammar> Grammars::get(int32_t kind, std::string_view text
   std::call_once(once_, [this] {
     const int64_t valid = std::min(bundle_->vocab_size(), bundle_->tokenizer_vocab_size());
     cache_ = std::make_unique<GrammarCache>(std::make_shared<const GrammarVocabulary>(
-        bundle_->tokenizer(), static_cast<int32_t>(valid), bundle_->chat().stop_token_ids()));
+        bundle_->tokenizer(), static_cast<int32_t>(valid), bundle_->chat().stop_token_ids(),
+        bundle_->chat().kept_token_ids()));
   });
   return cache_->get(static_cast<mlcb_grammar_kind>(kind), text);
 }

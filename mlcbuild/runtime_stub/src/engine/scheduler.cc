@@ -14,10 +14,10 @@ void Scheduler::check_fits(int64_t token_limit, int64_t prompt_tokens) const {
   // The last token of a text is never fed back, but a prompt is always cached whole.
   const int64_t tokens = std::max(token_limit - 1, prompt_tokens);
   if (cache_->most_pages_for(tokens, limits_.rows) <= limits_.pages) return;
-  throw Error(MLCB_ERROR_MEMORY, "the request may grow to " + std::to_string(tokens) +
-                                     " tokens, the KV cache holds " +
-                                     std::to_string(limits_.pages * cache_->page_size()) +
-                                     "\nhint: lower max_tokens or raise kv_tokens");
+  throw Error(MLCB_ERROR_TOO_LONG, "the request may grow to " + std::to_string(tokens) +
+                                       " tokens, the KV cache holds " +
+                                       std::to_string(limits_.pages * cache_->page_size()) +
+                                       "\nhint: lower max_tokens or raise kv_tokens");
 }
 
 void Scheduler::insert_sorted(List* list, std::unique_ptr<Choice> choice) {
@@ -145,8 +145,7 @@ std::vector<ScheduledSlice> Scheduler::next() {
   for (const auto& choice : running_) {
     if (choice->decodes()) decoding.push_back(choice.get());
   }
-  const int64_t rows = std::min(limits_.rows, limits_.logit_rows);
-  int64_t spare = rows - static_cast<int64_t>(running_.size());
+  int64_t spare = spare_rows();
   int64_t rows_left = limits_.rows;
   for (Choice* choice : decoding) {
     // Preempted by one before it.

@@ -1,5 +1,6 @@
 // Decides which texts run and which of their tokens go into the next step.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,7 +39,7 @@ class Scheduler {
   Scheduler(const SchedulerLimits& limits, KvCache* cache, PrefixCache* prefixes,
             std::function<void(const Choice&)> forget);
 
-  // Throws Error(MLCB_ERROR_MEMORY) if a text of so many tokens could never run.
+  // Throws Error(MLCB_ERROR_TOO_LONG) if a text of so many tokens could never run.
   void check_fits(int64_t token_limit, int64_t prompt_tokens) const;
   void add(std::unique_ptr<Choice> choice);
   // A choice that was branched off: it runs at once if there is a place, or waits.
@@ -54,6 +55,10 @@ class Scheduler {
   bool make_free(int64_t pages);
 
   const SchedulerLimits& limits() const { return limits_; }
+  // Rows of logits that running texts leave for guesses.
+  int64_t spare_rows() const {
+    return std::min(limits_.rows, limits_.logit_rows) - static_cast<int64_t>(running_.size());
+  }
   const std::vector<std::unique_ptr<Choice>>& running() const { return running_; }
   const std::vector<std::unique_ptr<Choice>>& waiting() const { return waiting_; }
   bool idle() const { return waiting_.empty() && running_.empty(); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "grammar/grammar_error.h"
+#include "grammar/local_rule.h"
 #include "grammar/vector_ids.h"
 
 namespace mlcb {
@@ -12,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxAutomatonStates = 500000;
 // Of the subset construction, over all rules; twice as many without sets.
-constexpr uint64_t kMaxSteps = 10000000;
+constexpr uint64_t kMaxSteps = 5000000;
 
 // Which rules can be finished from their start; with empty, without any byte.
 std::vector<char> finishable(const RuleSet& rules, bool empty) {
@@ -78,13 +79,6 @@ std::vector<char> reachable(const RuleSet& rules, uint32_t root, const std::vect
   }
   return used;
 }
-
-// One state of a rule before it gets its place in the automaton.
-struct LocalState {
-  std::vector<ByteTransition> bytes;
-  std::vector<CallTransition> calls;
-  bool accepts = false;
-};
 
 class AutomatonBuilder {
  public:
@@ -181,20 +175,17 @@ class AutomatonBuilder {
   }
 
   void build_rule(uint32_t rule) {
-    size_t size = 0;
-    states_.clear();
     // Twice as many states as the rule was written with, and some more, are worth determinism.
-    size = count_states(rule);
-    if (!subset_construction(rule, true, 2 * size + 64)) {
-      states_.clear();
+    local_ = LocalRule();
+    if (!subset_construction(rule, true, 2 * count_states(rule) + 64)) {
+      local_ = LocalRule();
       subset_construction(rule, false, SIZE_MAX);
     }
     const GrammarRule& source = rules_.rules[rule];
-    tail_state_ = RuleSet::kNone;
-    if (source.counted) close_loop();
-    if (source.tail >= 0) add_tail(out_.class_of[source.tail]);
-    trim();
-    merge_equal();
+    if (source.counted) local_.close_loop();
+    if (source.tail >= 0) local_.add_tail(out_.class_of[source.tail]);
+    local_.trim();
+    local_.merge_equal();
     place(rule);
   }
 
@@ -275,7 +266,7 @@ class AutomatonBuilder {
         local.calls.push_back({calls[from].first, id_of(std::move(targets))});
         from = to;
       }
-      states_.push_back(std::move(local));
+      local_.states.push_back(std::move(local));
     }
     return fits;
   }
@@ -307,145 +298,21 @@ class AutomatonBuilder {
     }
   }
 
-  // A counted rule's finish is its start, one further.
-  void close_loop() {
-    for (LocalState& state : states_) {
-      for (ByteTransition& edge : state.bytes) {
-        if (states_[edge.to].accepts) edge.to = 0;
-      }
-      for (CallTransition& call : state.calls) {
-        if (states_[call.to].accepts) call.to = 0;
-      }
-    }
-    for (LocalState& state : states_) state.accepts = false;
-    states_[0].accepts = true;
-  }
-
-  void add_tail(uint32_t byte_class) {
-    tail_state_ = static_cast<uint32_t>(states_.size());
-    states_[0].accepts = false;
-    auto& bytes = states_[0].bytes;
-    const auto behind = std::find_if(bytes.begin(), bytes.end(), [&](const ByteTransition& edge) {
-      return edge.first > byte_class;
-    });
-    bytes.insert(behind, {byte_class, byte_class, tail_state_});
-    states_.emplace_back();
-    states_.back().accepts = true;
-  }
-
-  // Drops transitions to states from which the end cannot be reached.
-  void trim() {
-    const size_t count = states_.size();
-    std::vector<std::vector<uint32_t>> sources(count);
-    for (uint32_t i = 0; i < count; ++i) {
-      for (const ByteTransition& edge : states_[i].bytes) sources[edge.to].push_back(i);
-      for (const CallTransition& call : states_[i].calls) sources[call.to].push_back(i);
-    }
-    std::vector<char> alive(count, 0);
-    std::vector<uint32_t> work;
-    for (uint32_t i = 0; i < count; ++i) {
-      if (states_[i].accepts) work.push_back(i);
-    }
-    while (!work.empty()) {
-      const uint32_t state = work.back();
-      work.pop_back();
-      if (alive[state]) continue;
-      alive[state] = 1;
-      work.insert(work.end(), sources[state].begin(), sources[state].end());
-    }
-    for (LocalState& state : states_) {
-      auto& bytes = state.bytes;
-      bytes.erase(std::remove_if(bytes.begin(), bytes.end(),
-                                 [&](const ByteTransition& edge) { return !alive[edge.to]; }),
-                  bytes.end());
-      auto& calls = state.calls;
-      calls.erase(std::remove_if(calls.begin(), calls.end(),
-                                 [&](const CallTransition& call) { return !alive[call.to]; }),
-                  calls.end());
-    }
-  }
-
-  // Joins states with the same transitions, from the ends of the rule towards its start. A
-  // transition to the state itself counts as equal to the other's to itself.
-  void merge_equal() {
-    std::vector<uint32_t> order, same(states_.size());
-    for (uint32_t i = 0; i < same.size(); ++i) same[i] = i;
-    post_order(&order);
-    for (int round = 0; round < 3; ++round) {
-      VectorIds known;
-      std::vector<uint32_t> states;  // by id
-      bool changed = false;
-      for (const uint32_t state : order) {
-        if (same[state] != state) continue;
-        LocalState& local = states_[state];
-        std::vector<uint32_t> key = {local.accepts};
-        auto target = [&](uint32_t* to) {
-          *to = same[*to];
-          return *to == state ? RuleSet::kNone : *to;
-        };
-        for (ByteTransition& edge : local.bytes) {
-          const uint32_t to = target(&edge.to);
-          key.insert(key.end(), {edge.first, edge.last, to});
-        }
-        key.push_back(RuleSet::kNone);
-        for (CallTransition& call : local.calls) {
-          const uint32_t to = target(&call.to);
-          key.insert(key.end(), {call.rule, to});
-        }
-        bool added = false;
-        const uint32_t id = known.add(key, &added);
-        if (added) states.push_back(state);
-        if (added || state == 0 || states[id] == 0) continue;  // the start stays what it is
-        same[state] = states[id];
-        changed = true;
-      }
-      if (!changed) break;
-    }
-    for (LocalState& state : states_) {
-      for (ByteTransition& edge : state.bytes) edge.to = same[edge.to];
-      for (CallTransition& call : state.calls) call.to = same[call.to];
-    }
-  }
-
-  void post_order(std::vector<uint32_t>* order) const {
-    std::vector<char> seen(states_.size(), 0);
-    std::vector<std::pair<uint32_t, size_t>> stack = {{0, 0}};
-    seen[0] = 1;
-    while (!stack.empty()) {
-      const uint32_t state = stack.back().first;
-      const LocalState& local = states_[state];
-      const size_t next = stack.back().second++;
-      uint32_t to = RuleSet::kNone;
-      if (next < local.bytes.size()) {
-        to = local.bytes[next].to;
-      } else if (next - local.bytes.size() < local.calls.size()) {
-        to = local.calls[next - local.bytes.size()].to;
-      } else {
-        order->push_back(state);
-        stack.pop_back();
-        continue;
-      }
-      if (seen[to]) continue;
-      seen[to] = 1;
-      stack.emplace_back(to, 0);
-    }
-  }
-
   // Appends the states that can be reached to the automaton.
   void place(uint32_t rule) {
     std::vector<uint32_t> order;
-    post_order(&order);
+    local_.post_order(&order);
     std::reverse(order.begin(), order.end());
-    std::vector<uint32_t> place(states_.size(), RuleSet::kNone);
+    std::vector<uint32_t> place(local_.states.size(), RuleSet::kNone);
     const uint32_t base = static_cast<uint32_t>(out_.states.size());
     for (uint32_t i = 0; i < order.size(); ++i) place[order[i]] = base + i;
     for (const uint32_t id : order) {
-      const LocalState& local = states_[id];
+      const LocalState& local = local_.states[id];
       AutomatonState state;
       state.rule = index_[rule];
       state.accepts = local.accepts;
       state.head = rules_.rules[rule].counted && id == 0;
-      state.tail = id == tail_state_;
+      state.tail = id == local_.tail_state;
       state.bytes_begin = static_cast<uint32_t>(out_.bytes.size());
       for (const ByteTransition& edge : local.bytes) {
         out_.bytes.push_back({edge.first, edge.last, place[edge.to]});
@@ -525,8 +392,7 @@ class AutomatonBuilder {
   std::vector<uint32_t> marks_;
   uint32_t mark_ = 0;
   uint64_t steps_ = 0;
-  std::vector<LocalState> states_;
-  uint32_t tail_state_ = RuleSet::kNone;
+  LocalRule local_;
   VectorIds twins_;
   std::vector<uint32_t> twin_bases_;
   Automaton out_;

@@ -27,7 +27,7 @@ class DfaBuilder {
  public:
   // The nodes that the expression takes written out; false beyond the limit.
   bool add(const Expr& expr, uint32_t from, uint32_t to) {
-    if (nodes_.size() > 2 * CharDfa::kMaxStates) return false;
+    if (nodes_.size() > 2 * CharDfa::kMaxStates || arcs_ > kMaxArcs) return false;
     switch (expr.kind) {
       case ExprKind::kEmpty:
         nodes_[from].empty.push_back(to);
@@ -49,6 +49,7 @@ class DfaBuilder {
         if (expr.text.empty()) nodes_[from].empty.push_back(to);
         return true;
       case ExprKind::kClass:
+        arcs_ += expr.set.ranges().size();
         for (const CharRange& range : expr.set.ranges()) {
           nodes_[from].arcs.push_back({range.first, range.last, to});
         }
@@ -150,7 +151,7 @@ class DfaBuilder {
   }
 
   bool subsets(uint32_t first, CharDfa* out) {
-    constexpr uint64_t kMaxSteps = 4000000;
+    constexpr uint64_t kMaxSteps = 2000000;
     VectorIds ids;
     auto id_of = [&](std::vector<uint32_t> set, bool begin) {
       std::sort(set.begin(), set.end());
@@ -205,7 +206,10 @@ class DfaBuilder {
     }
   }
 
+  static constexpr size_t kMaxArcs = 1000000;
+
   std::vector<Node> nodes_;
+  size_t arcs_ = 0;
   uint32_t finish_ = 0;
   std::vector<uint32_t> marks_;
   uint32_t mark_ = 0;

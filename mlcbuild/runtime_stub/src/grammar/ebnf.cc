@@ -6,6 +6,7 @@
 #include "core/utf8.h"
 #include "grammar/compile.h"
 #include "grammar/grammar_error.h"
+#include "grammar/parse_choice.h"
 #include "grammar/pattern_reader.h"
 
 namespace mlcb {
@@ -112,13 +113,7 @@ class EbnfParser {
   }
 
   ExprPtr parse_choice(int nesting) {
-    if (nesting > kMaxGrammarNesting) in_.fail("groups nest too deeply");
-    ExprPtr first = parse_sequence(nesting);
-    if (!in_.next_is('|')) return first;
-    ExprPtr choice = make_expr(ExprKind::kChoice);
-    choice->children.push_back(std::move(first));
-    while (in_.take('|')) choice->children.push_back(parse_sequence(nesting));
-    return choice;
+    return read_choice(&in_, nesting, [&] { return parse_sequence(nesting); });
   }
 
   ExprPtr parse_sequence(int nesting) {
@@ -179,22 +174,12 @@ class EbnfParser {
   }
 
   bool parse_repeat(ExprPtr* item) {
-    uint32_t min = 0, max = kUnlimited;
-    if (in_.take('*')) {
-    } else if (in_.take('+')) {
-      min = 1;
-    } else if (in_.take('?')) {
-      max = 1;
-    } else if (!in_.next_is('{')) {
+    uint32_t min = 0, max = 0;
+    if (!in_.get_repeat(&min, &max)) {
+      if (in_.next_is('{')) in_.fail("expected {m}, {m,} or {m,n}");
       return false;
-    } else if (!in_.get_bounds(&min, &max)) {
-      in_.fail("expected {m}, {m,} or {m,n}");
     }
-    ExprPtr repeat = make_expr(ExprKind::kRepeat);
-    repeat->min = min;
-    repeat->max = max;
-    repeat->children.push_back(std::move(*item));
-    *item = std::move(repeat);
+    *item = make_repeat(std::move(*item), min, max);
     return true;
   }
 

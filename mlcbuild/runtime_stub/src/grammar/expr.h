@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "grammar/char_set.h"
@@ -38,6 +39,13 @@ inline ExprPtr make_expr(ExprKind kind) {
   ExprPtr expr = std::make_unique<Expr>();
   expr->kind = kind;
   return expr;
+}
+inline ExprPtr make_repeat(ExprPtr item, uint32_t min, uint32_t max) {
+  ExprPtr repeat = make_expr(ExprKind::kRepeat);
+  repeat->min = min;
+  repeat->max = max;
+  repeat->children.push_back(std::move(item));
+  return repeat;
 }
 
 // Number of nodes with repetitions written out and literals counted by their bytes; at most limit.

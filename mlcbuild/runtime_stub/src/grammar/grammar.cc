@@ -10,7 +10,7 @@ namespace mlcb {
 namespace {
 
 constexpr size_t kMaxCachedGrammars = 64;
-constexpr size_t kMaxMachineBytes = 16 << 20;
+constexpr size_t kMaxMachineBytes = 8 << 20;
 constexpr size_t kMaxForcedBytes = 4096;
 
 uint32_t add_grammar(RuleSet* rules, JsonRules* json, mlcb_grammar_kind kind,
@@ -36,9 +36,32 @@ uint32_t add_grammar(RuleSet* rules, JsonRules* json, mlcb_grammar_kind kind,
 struct Grammar::Compiled {
   std::shared_ptr<const GrammarVocabulary> vocabulary;
   Automaton automaton;
-  std::mutex mutex;  // for what follows, and for every machine of this grammar
-  std::shared_ptr<Machine> machine;
+  std::mutex mutex;                  // for what follows, and for every machine of this grammar
+  std::shared_ptr<Machine> machine;  // nullptr: a new one is made when it is needed
   NodeMasks masks;
+};
+
+// Locks the grammar while a matcher uses its machine. One that has grown too large is left for a
+// new one, and freed with its last matcher.
+class Grammar::Use {
+ public:
+  explicit Use(Compiled* compiled) : compiled_(*compiled), lock_(compiled_.mutex) {
+    if (!compiled_.machine) {
+      compiled_.machine = std::make_shared<Machine>(compiled_.automaton, *compiled_.vocabulary);
+    }
+    compiled_.machine->start_work();
+  }
+  ~Use() {
+    if (compiled_.machine->bytes() > kMaxMachineBytes) compiled_.machine.reset();
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+  const std::shared_ptr<Machine>& machine() const { return compiled_.machine; }
+
+ private:
+  Compiled& compiled_;
+  std::lock_guard<std::mutex> lock_;
 };
 
 Grammar::Grammar(std::unique_ptr<Compiled> compiled) : compiled_(std::move(compiled)) {}
@@ -53,7 +76,6 @@ std::shared_ptr<const Grammar> Grammar::compile(
   auto compiled = std::make_unique<Compiled>();
   compiled->vocabulary = std::move(vocabulary);
   compiled->automaton = build_automaton(&rules, root);
-  compiled->machine = std::make_shared<Machine>(compiled->automaton, *compiled->vocabulary);
   return std::shared_ptr<const Grammar>(new Grammar(std::move(compiled)));
 }
 
@@ -85,22 +107,15 @@ std::shared_ptr<const Grammar> GrammarCache::get(mlcb_grammar_kind kind, std::st
 
 GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar> grammar)
     : grammar_(std::move(grammar)) {
-  std::lock_guard<std::mutex> lock(grammar_->compiled_->mutex);
-  machine_ = grammar_->compiled_->machine;
+  const Grammar::Use use(grammar_->compiled_.get());
+  machine_ = use.machine();
   enter(machine_->start());
 }
 
-// A machine that has grown too large is left for a new one, and freed with its last matcher.
-void GrammarMatcher::refresh() const {
-  Grammar::Compiled& compiled = *grammar_->compiled_;
-  if (compiled.machine->bytes() > kMaxMachineBytes) {
-    compiled.machine = std::make_shared<Machine>(compiled.automaton, *compiled.vocabulary);
-  }
-  if (machine_ != compiled.machine) {
-    state_ = compiled.machine->import(*machine_, state_);
-    machine_ = compiled.machine;
-  }
-  machine_->start_work();
+void GrammarMatcher::move_to(const std::shared_ptr<Machine>& machine) const {
+  if (machine_ == machine) return;
+  state_ = machine->import(*machine_, state_);
+  machine_ = machine;
 }
 
 void GrammarMatcher::enter(uint32_t state) {
@@ -115,8 +130,8 @@ const uint32_t* GrammarMatcher::allowed() {
   const GrammarVocabulary& vocabulary = *grammar_->compiled_->vocabulary;
   mask_.assign(vocabulary.mask_words(), 0);
   if (!stopped_) {
-    std::lock_guard<std::mutex> lock(grammar_->compiled_->mutex);
-    refresh();
+    const Grammar::Use use(grammar_->compiled_.get());
+    move_to(use.machine());
     machine_->add_allowed(state_, &grammar_->compiled_->masks, mask_.data());
     if (can_end_) {
       for (const int32_t id : vocabulary.stop_ids()) mask_[id >> 5] |= 1u << (id & 31);
@@ -142,8 +157,8 @@ bool GrammarMatcher::accept(int32_t token) {
 bool GrammarMatcher::accept_bytes(std::string_view bytes) {
   if (bytes.empty()) return true;
   if (stopped_) return false;
-  std::lock_guard<std::mutex> lock(grammar_->compiled_->mutex);
-  refresh();
+  const Grammar::Use use(grammar_->compiled_.get());
+  move_to(use.machine());
   Machine::StateId state = state_;
   for (const char byte : bytes) {
     state = machine_->step(state, static_cast<uint8_t>(byte));
@@ -159,8 +174,8 @@ bool GrammarMatcher::must_end() const { return must_end_; }
 std::string GrammarMatcher::forced_bytes() const {
   std::string bytes;
   if (stopped_) return bytes;
-  std::lock_guard<std::mutex> lock(grammar_->compiled_->mutex);
-  refresh();
+  const Grammar::Use use(grammar_->compiled_.get());
+  move_to(use.machine());
   Machine::StateId state = state_;
   while (bytes.size() < kMaxForcedBytes) {
     const int byte = machine_->forced_byte(state);

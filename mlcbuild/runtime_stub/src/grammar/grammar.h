@@ -28,6 +28,7 @@ class Grammar {
  private:
   friend class GrammarMatcher;
   struct Compiled;
+  class Use;
   explicit Grammar(std::unique_ptr<Compiled> compiled);
 
   std::unique_ptr<Compiled> compiled_;
@@ -75,7 +76,7 @@ class GrammarMatcher {
 
  private:
   void enter(uint32_t state);
-  void refresh() const;  // with the lock
+  void move_to(const std::shared_ptr<Machine>& machine) const;
 
   std::shared_ptr<const Grammar> grammar_;
   mutable std::shared_ptr<Machine> machine_;

@@ -8,8 +8,8 @@
 namespace mlcb {
 namespace {
 
-// Items that a call may look at: some seconds. Ordinary grammars need a thousandth.
-constexpr uint64_t kMaxWork = 50000000;
+// Items that a call may look at: a second or so. Ordinary grammars need a hundredth.
+constexpr uint64_t kMaxWork = 4000000;
 constexpr size_t kMaxPoolItems = size_t{1} << 23;
 constexpr size_t kMaxRows = size_t{1} << 24;  // transitions
 
@@ -64,7 +64,7 @@ Machine::StateId Machine::close(std::vector<Item>* items) {
     if (!accepts(item)) continue;
     if (std::find(popped_.begin(), popped_.end(), item.context) != popped_.end()) continue;
     popped_.push_back(item.context);
-    work_ += popped_.size() / 8;
+    work_ += 1 + popped_.size() / 8;
     const Context context = contexts_[item.context];
     work_ += context.count;
     for (uint32_t e = context.begin; e < context.begin + context.count; ++e) {

@@ -9,7 +9,7 @@
 namespace mlcb {
 namespace {
 
-constexpr size_t kMaxNodeMaskBytes = 12 << 20;  // of one grammar
+constexpr size_t kMaxNodeMaskBytes = 8 << 20;  // of one grammar
 
 void set_tokens(const std::vector<int32_t>& tokens, uint32_t* words) {
   for (const int32_t token : tokens) words[token >> 5] |= 1u << (token & 31);

@@ -84,4 +84,11 @@ bool PatternReader::get_bounds(uint32_t* min, uint32_t* max) {
   return true;
 }
 
+bool PatternReader::get_repeat(uint32_t* min, uint32_t* max) {
+  *min = next_is('+') ? 1 : 0;
+  *max = next_is('?') ? 1 : kUnlimited;
+  if (take('*') || take('+') || take('?')) return true;
+  return next_is('{') && get_bounds(min, max);
+}
+
 }  // namespace mlcb

@@ -37,6 +37,8 @@ class PatternReader {
   bool get_number(uint32_t* value);
   // {m}, {m,}, {,n} or {m,n} at a '{'; false, and nothing is taken, for anything else.
   bool get_bounds(uint32_t* min, uint32_t* max);
+  // What *, + or ? stand for, or bounds; false, and nothing is taken, for anything else.
+  bool get_repeat(uint32_t* min, uint32_t* max);
 
   static constexpr uint32_t kNothing = UINT32_MAX;
 

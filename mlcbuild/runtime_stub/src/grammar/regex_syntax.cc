@@ -4,6 +4,7 @@
 #include "core/utf8.h"
 #include "grammar/expr.h"
 #include "grammar/grammar_error.h"
+#include "grammar/parse_choice.h"
 #include "grammar/pattern_reader.h"
 #include "text/unicode.h"
 
@@ -47,13 +48,7 @@ class RegexParser {
 
  private:
   ExprPtr parse_choice(int nesting) {
-    if (nesting > kMaxGrammarNesting) in_.fail("groups nest too deeply");
-    ExprPtr first = parse_sequence(nesting);
-    if (!in_.next_is('|')) return first;
-    ExprPtr choice = make_expr(ExprKind::kChoice);
-    choice->children.push_back(std::move(first));
-    while (in_.take('|')) choice->children.push_back(parse_sequence(nesting));
-    return choice;
+    return read_choice(&in_, nesting, [&] { return parse_sequence(nesting); });
   }
 
   ExprPtr parse_sequence(int nesting) {
@@ -158,22 +153,14 @@ class RegexParser {
   }
 
   bool parse_repeat(ExprPtr* item) {
-    uint32_t min = 0, max = kUnlimited;
-    if (in_.take('*')) {
-    } else if (in_.take('+')) {
-      min = 1;
-    } else if (in_.take('?')) {
-      max = 1;
-    } else if (!in_.next_is('{') || !in_.get_bounds(&min, &max)) {
-      return false;
+    uint32_t min = 0, max = 0;
+    if (in_.next_is('{') && in_.next_is(',', 1) && is_digit(in_.peek(2))) {
+      in_.fail("{,n} is no repetition in ECMAScript: write {0,n}");
     }
+    if (!in_.get_repeat(&min, &max)) return false;
     if (in_.next_is('+')) in_.fail("possessive repetitions are not supported");
     in_.take('?');  // lazy or not: the same texts match
-    ExprPtr repeat = make_expr(ExprKind::kRepeat);
-    repeat->min = min;
-    repeat->max = max;
-    repeat->children.push_back(std::move(*item));
-    *item = std::move(repeat);
+    *item = make_repeat(std::move(*item), min, max);
     return true;
   }
 
@@ -239,6 +226,7 @@ class RegexParser {
   uint32_t parse_unicode() {
     if (in_.take('{')) {
       uint32_t code = 0;
+      if (in_.next_is('}')) in_.fail("the escape needs hexadecimal digits");
       for (int digits = 0; !in_.next_is('}'); ++digits) {
         if (digits == 6) in_.fail("a character beyond U+10FFFF");
         code = code << 4 | in_.get_hex(1);

@@ -77,6 +77,13 @@ class SchemaCompiler {
     kAnyType = 127
   };
 
+  // Keywords that say something about values of some types.
+  struct TypedKeyword {
+    const char* name;
+    uint32_t types;
+  };
+  static const std::vector<TypedKeyword>& typed_keywords();
+
   // The rule of what satisfies all parts; it is built later.
   uint32_t rule_for(const SchemaGoal& goal);
   uint32_t rule_for(const std::vector<const Json*>& nodes);

@@ -16,8 +16,9 @@ size_t common_prefix(std::string_view a, std::string_view b) {
 }  // namespace
 
 GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer, int32_t valid_size,
-                                     std::vector<int32_t> stop_ids)
-    : valid_size_(std::max(0, std::min(valid_size, tokenizer.vocab_size()))) {
+                                     const std::vector<int32_t>& stop_ids,
+                                     const std::vector<int32_t>& kept_ids)
+    : valid_size_(std::max(0, valid_size)) {
   for (const int32_t id : stop_ids) {
     if (id >= 0 && id < valid_size_ && !is_stop(id)) stop_ids_.push_back(id);
   }
@@ -25,8 +26,9 @@ GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer, int32_t valid_s
   offsets_.push_back(0);
   std::vector<int32_t> order;
   for (int32_t id = 0; id < valid_size_; ++id) {
-    if (!tokenizer.is_special(id) && !is_stop(id)) {
-      const std::string text = tokenizer.token_bytes(id, false);
+    const bool kept = std::find(kept_ids.begin(), kept_ids.end(), id) != kept_ids.end();
+    if (id < tokenizer.vocab_size() && (kept || !tokenizer.is_special(id)) && !is_stop(id)) {
+      const std::string text = tokenizer.token_bytes(id, kept);
       if (!text.empty() && text.size() <= kMaxTokenBytes) {
         bytes_ += text;
         order.push_back(id);

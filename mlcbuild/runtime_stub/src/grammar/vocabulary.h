@@ -12,9 +12,12 @@ namespace mlcb {
 
 class GrammarVocabulary {
  public:
-  // Ids below valid_size take part; special tokens never stand for text. stop_ids end a text. Takes
-  // a few hundred milliseconds for 128k tokens at most; thread-safe afterwards.
-  GrammarVocabulary(const Tokenizer& tokenizer, int32_t valid_size, std::vector<int32_t> stop_ids);
+  // Ids below valid_size take part. Special tokens stand for no text, but for kept_ids, which stay
+  // in the text of an answer (markers of tool calls). stop_ids end a text. Takes a few hundred
+  // milliseconds for 128k tokens at most; thread-safe afterwards.
+  GrammarVocabulary(const Tokenizer& tokenizer, int32_t valid_size,
+                    const std::vector<int32_t>& stop_ids,
+                    const std::vector<int32_t>& kept_ids = {});
 
   // A node stands for the bytes on the way to it. A node's subtree is what follows it, up to end.
   struct Node {

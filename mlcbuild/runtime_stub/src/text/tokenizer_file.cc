@@ -206,8 +206,7 @@ PackedTokenizer read_packed_tokenizer(std::string_view bytes, const std::string&
   reader.take(kDigestSize);
   PackedTokenizer packed;
   packed.config = Json::parse(reader.take(json_size), where);
-  const Json* type = packed.config.at("model").find("type");
-  packed.tables.unigram = type != nullptr && type->is_string() && type->as_string() == "Unigram";
+  packed.tables.unigram = score_count != 0;  // as the vocabulary's shape tells in a tokenizer.json
   const auto ids = reader.array<uint32_t>(token_count);
   const auto ends = reader.array<uint32_t>(token_count);
   packed.tables.scores = reader.array<double>(score_count);

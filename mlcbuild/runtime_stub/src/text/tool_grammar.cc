@@ -81,10 +81,15 @@ std::vector<Tool> read_tools(const Value& json) {
     Tool tool;
     tool.name = name->text();
     const Value* parameters = function->dict().find("parameters");
-    if (parameters == nullptr || parameters->is(Kind::kNone)) {
+    if (parameters == nullptr || parameters->is(Kind::kNone) ||
+        (parameters->is(Kind::kDict) && parameters->dict().items.empty())) {
       tool.schema = "{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}";
     } else if (parameters->is(Kind::kDict)) {
       tool.schema = compact(*parameters);
+      // Arguments are an object, whether the schema says so or not.
+      if (parameters->dict().find("type") == nullptr) {
+        tool.schema = "{\"type\":\"object\"," + tool.schema.substr(1);
+      }
     } else {
       refuse(where + ".function.parameters: expected a JSON schema");
     }
