@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import click
 
 from mlcbuild.cli.context import get_settings
+from mlcbuild.errors import UsageError
+
+
+class SpeculationArguments(TypedDict):
+    """A part of ``EngineOptions``."""
+
+    speculation: str | None
+    speculation_tokens: int
+    draft: Path | None
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -77,14 +87,30 @@ def speculation_options(function: Command) -> Command:
             ),
             click.option(
                 "--draft",
-                type=click.Path(path_type=Path),
+                type=click.Path(path_type=Path, file_okay=False),
                 default=None,
-                help="A small bundle with the same tokenizer, for --speculation draft.",
+                metavar="BUNDLE",
+                help="A small bundle with the same tokenizer; implies --speculation draft.",
             ),
         )
     ):
         function = option(function)
     return function
+
+
+def speculation_arguments(
+    speculation: str | None, speculation_tokens: int, draft: Path | None
+) -> SpeculationArguments:
+    """The engine's options for those of ``speculation_options``."""
+    if draft is not None:
+        if speculation == "ngram":
+            raise UsageError("--draft goes with --speculation draft, not with ngram")
+        speculation = "draft"
+    elif speculation == "draft":
+        raise UsageError("--speculation draft needs --draft BUNDLE")
+    if speculation is None and speculation_tokens:
+        raise UsageError("--speculation-tokens needs --speculation or --draft")
+    return {"speculation": speculation, "speculation_tokens": speculation_tokens, "draft": draft}
 
 
 def sampling_options(function: Command) -> Command:

@@ -15,6 +15,7 @@ from mlcbuild.cli._bundle_options import (
     engine_options,
     json_option,
     sampling_options,
+    speculation_arguments,
     speculation_options,
 )
 from mlcbuild.cli._streaming import text_output, write_now
@@ -62,6 +63,7 @@ def command(
 
     if raw and system is not None:
         raise UsageError("--system needs the chat template, which --raw leaves out")
+    guessing = speculation_arguments(speculation, speculation_tokens, draft)
     options["grammar"] = _grammar(json_schema, regex)
     if prompt == "-":
         prompt = sys.stdin.read()
@@ -70,9 +72,7 @@ def command(
         threads=threads,
         activations=activations,
         variant=variant,
-        speculation=speculation,
-        speculation_tokens=speculation_tokens,
-        draft=draft,
+        **guessing,
     ) as engine:
         token_ids = _prompt_token_ids(engine, prompt, system, raw)
         options["stop"] = tuple(options["stop"])

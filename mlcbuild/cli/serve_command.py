@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlcbuild.cli._bundle_options import bundle_argument, engine_options
+from mlcbuild.cli._bundle_options import (
+    bundle_argument,
+    engine_options,
+    speculation_arguments,
+    speculation_options,
+)
 from mlcbuild.cli.context import get_settings
 from mlcbuild.errors import SourceError, UsageError
 
@@ -127,20 +132,7 @@ class _Size(click.ParamType[int]):
     help="The same, in tokens.",
 )
 @click.option("--no-prefix-cache", is_flag=True, help="Forget a request's pages when it ends.")
-@click.option(
-    "--speculation",
-    type=click.Choice(["ngram", "draft"]),
-    default=None,
-    help="Guess tokens ahead: from the text itself, or with the bundle of --draft. The text stays "
-    "the same.",
-)
-@click.option(
-    "--draft",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    metavar="BUNDLE",
-    help="A small bundle with the same tokenizer; implies --speculation draft.",
-)
+@speculation_options
 @engine_options
 @click.option(
     "--max-waiting",
@@ -207,6 +199,7 @@ def command(
     kv_tokens: int | None,
     no_prefix_cache: bool,
     speculation: str | None,
+    speculation_tokens: int,
     draft: Path | None,
     threads: int,
     activations: str | None,
@@ -233,10 +226,7 @@ def command(
 
     if kv_bytes is not None and kv_tokens is not None:
         raise UsageError("--kv-bytes and --kv-tokens say the same thing; give one")
-    if draft is not None and speculation == "ngram":
-        raise UsageError("--draft goes with --speculation draft")
-    if draft is None and speculation == "draft":
-        raise UsageError("--speculation draft needs --draft BUNDLE")
+    guessing = speculation_arguments(speculation, speculation_tokens, draft)
     quiet = get_settings().quiet or get_settings().as_json
     keys = _collect_keys(api_keys, api_key_file)
     options = ServerOptions(
@@ -271,8 +261,7 @@ def command(
             kv_tokens=kv_tokens or 0,
             max_waiting=max_waiting,
             prefix_cache=not no_prefix_cache,
-            speculation="draft" if draft is not None else speculation,
-            draft=draft,
+            **guessing,
         )
 
     def announce(engine: AsyncEngine) -> None:

@@ -39,6 +39,7 @@ TokenBytes = Callable[[int], bytes]
 
 _LOWEST_LOGPROB = -9999.0  # JSON has no infinity; OpenAI says this for "cannot be"
 
+AnswerKind = TypeVar("AnswerKind", ChatCompletionChunk, Completion)
 Chunk = TypeVar("Chunk")
 ChunkIn = TypeVar("ChunkIn", contravariant=True)
 Whole = TypeVar("Whole", covariant=True)
@@ -57,6 +58,16 @@ class Header:
     def new(cls, prefix: str, model: str, fingerprint: str) -> Header:
         """A header with an id of its own, made now."""
         return cls(f"{prefix}-{secrets.token_hex(12)}", int(time.time()), model, fingerprint)
+
+    def bare(self, kind: type[AnswerKind]) -> AnswerKind:
+        """An answer without choices."""
+        return kind(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            choices=[],
+            system_fingerprint=self.fingerprint,
+        )
 
 
 class ChunkMaker(Protocol[Chunk]):
@@ -239,27 +250,17 @@ class ChatStream:
         chunk.choices[0].stop_reason = stop_reason
         chunks = [chunk]
         if self.done and self._prepared.include_usage:
-            last = self._bare()
+            last = self._header.bare(ChatCompletionChunk)
             last.usage = self._tally.usage()
             last.timings = self._tally.timings()
             last.seed = self._prepared.seed
             chunks.append(last)
         return chunks
 
-    def _bare(self) -> ChatCompletionChunk:
-        header = self._header
-        return ChatCompletionChunk(
-            id=header.id,
-            created=header.created,
-            model=header.model,
-            choices=[],
-            system_fingerprint=header.fingerprint,
-        )
-
     def _chunk(
         self, choice: int, delta: ChoiceDelta, state: _ChatState | None = None
     ) -> ChatCompletionChunk:
-        chunk = self._bare()
+        chunk = self._header.bare(ChatCompletionChunk)
         logprobs = None
         if state is not None and state.logprobs:
             logprobs = ChoiceLogprobs(content=state.logprobs)
@@ -413,7 +414,7 @@ class CompletionStream:
         chunks: list[Completion] = []
         last = event.kind == EventKind.DONE
         if text or last:
-            chunk = self._bare()
+            chunk = self._header.bare(Completion)
             reason, stop_reason = _finish(event) if last else (None, None)
             chunk.choices.append(
                 CompletionChoice(
@@ -430,22 +431,12 @@ class CompletionStream:
             state.ended = True
             self._tally.add(position, event.usage, state.tokens)
             if self.done and self._prepared.include_usage:
-                ending = self._bare()
+                ending = self._header.bare(Completion)
                 ending.usage = self._tally.usage()
                 ending.timings = self._tally.timings()
                 ending.seed = self._prepared.seed
                 chunks.append(ending)
         return chunks
-
-    def _bare(self) -> Completion:
-        header = self._header
-        return Completion(
-            id=header.id,
-            created=header.created,
-            model=header.model,
-            choices=[],
-            system_fingerprint=header.fingerprint,
-        )
 
     def _add_logprob(self, state: _TextState, event: NativeEvent) -> None:
         if state.logprobs is None:

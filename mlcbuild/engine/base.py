@@ -31,7 +31,6 @@ from mlcbuild.engine.protocol import (
     InvalidRequestError,
     Model,
     ModelList,
-    ModelNotFoundError,
     parse_request,
     plain,
 )
@@ -94,7 +93,9 @@ class EngineBase:
         engine: NativeEngine | None = None
         try:
             if draft_path is not None:
-                self._draft = NativeBundle.open(Path(draft_path), library=self._native.library)
+                self._draft = NativeBundle.open(
+                    Path(draft_path), library=self._native.library, verify_full=verify_full
+                )
             engine = NativeEngine(self._native, draft=self._draft, **given)
             self._engine = engine
             self._builder = RequestBuilder(self._native, self.model_name)
@@ -160,14 +161,8 @@ class EngineBase:
         )
 
     def _model(self, name: str) -> Model:
-        for model in self._models().data:
-            if model.id == name:
-                return model
-        raise ModelNotFoundError(
-            f"there is no model {name}; there is {self.model_name}",
-            param="model",
-            code="model_not_found",
-        )
+        self._builder.check_model(name)
+        return self._models().data[0]
 
     # ---- text ----------------------------------------------------------------------------------
 
@@ -221,7 +216,9 @@ class EngineBase:
         return self._builder.prompt_token_ids(prompt, raw=raw)
 
     def _spell_token(self, token: int) -> bytes:
-        return self._native.detokenize([token], TextFlags.DETOKENIZE_SPECIAL)
+        # As it stands inside a text: a first token of some tokenizers would lose its space.
+        flags = TextFlags.DETOKENIZE_SPECIAL | TextFlags.DETOKENIZE_INSIDE
+        return self._native.detokenize([token], flags)
 
     # ---- jobs ----------------------------------------------------------------------------------
 

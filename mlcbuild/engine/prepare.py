@@ -102,7 +102,17 @@ class RequestBuilder:
         self._where = str(native.bundle.path)
         self._model_name = model_name
         chat = native.bundle.read_json(native.bundle.manifest.chat)
+        self._has_template = chat["template"] is not None
         self.defaults = SamplingDefaults.of(chat, self._where)
+
+    def check_model(self, name: str) -> None:
+        """Raises ``ModelNotFoundError`` unless the model has this name."""
+        if name != self._model_name:
+            raise ModelNotFoundError(
+                f"there is no model {name}; there is {self._model_name}",
+                param="model",
+                code="model_not_found",
+            )
 
     # ---- text ----------------------------------------------------------------------------------
 
@@ -113,19 +123,14 @@ class RequestBuilder:
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """A conversation as text; options are those of ``NativeBundle.render_chat``."""
-        try:
-            return self._native.render_chat(messages, **options)
-        except UsageError:
-            bundle = self._native.bundle
-            chat = bundle.read_json(bundle.manifest.chat)
-            if chat["template"] is not None:
-                raise
+        if not self._has_template:
             raise UsageError(
                 "the model has no chat template",
                 where=self._where,
                 hint="give the text as it is: --raw on the command line, raw=True in Python, "
                 "/v1/completions over HTTP",
-            ) from None
+            )
+        return self._native.render_chat(messages, **options)
 
     def prompt_token_ids(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """The ids of a text (one user message, or ``raw`` text), of messages, or ids themselves."""
@@ -257,12 +262,8 @@ class RequestBuilder:
         seed: int | None = None,
     ) -> tuple[Request, int | None]:
         """What chats and plain texts share, and the seed that was chosen."""
-        if request.model is not None and request.model != self._model_name:
-            raise ModelNotFoundError(
-                f"there is no model {request.model}; there is {self._model_name}",
-                param="model",
-                code="model_not_found",
-            )
+        if request.model is not None:
+            self.check_model(request.model)
         defaults = self.defaults
         temperature = _or(request.temperature, defaults.temperature)
         if request.seed is not None:

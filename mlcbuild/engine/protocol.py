@@ -2,7 +2,7 @@
 
 Requests are checked strictly: a field that is not known is refused by its name, a value out of its
 range is refused with the name of its parameter (``InvalidRequestError.param``). ``null`` means the
-same as leaving a field out. Fields in ``IGNORED`` are taken and change nothing.
+same as leaving a field out.
 """
 
 from __future__ import annotations
@@ -26,18 +26,6 @@ from pydantic import (
 
 from mlcbuild.errors import UsageError
 
-# Bookkeeping of a hosted service, or hints that only save time.
-IGNORED = (
-    "metadata",
-    "prediction",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "user",
-)
 # What OpenAI has and this engine has not: a hint is better than "unknown".
 _UNSUPPORTED = {
     "audio": "the model writes text only",
@@ -279,6 +267,7 @@ class _Sampling(_Given):
     stop: _NonEmpty | Annotated[list[_NonEmpty], Field(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
     # Extensions.
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -287,7 +276,7 @@ class _Sampling(_Given):
     stop_token_ids: Annotated[list[_TokenId], Field(max_length=MAX_STOPS)] | None = None
     grammar: GrammarSpec | None = None
     timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
-    # Taken and ignored.
+    # Taken and ignored: bookkeeping of a hosted service, or hints that only save time.
     metadata: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
@@ -305,7 +294,14 @@ class _Sampling(_Given):
         for key in self.logit_bias or ():
             if not re.fullmatch(r"[0-9]{1,10}", key) or int(key) >= 1 << 31:
                 raise _fault("logit_bias", f"has the key {key!r}, which is no token id")
+        if self.grammar is not None and self.json_format:
+            raise _fault("grammar", "and response_format cannot both bind the text")
         return self
+
+    @property
+    def json_format(self) -> bool:
+        """Whether response_format binds the text."""
+        return self.response_format is not None and self.response_format.type != "text"
 
 
 class ChatCompletionRequest(_Sampling):
@@ -316,7 +312,6 @@ class ChatCompletionRequest(_Sampling):
     max_completion_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -334,8 +329,6 @@ class ChatCompletionRequest(_Sampling):
         both = self.max_tokens is not None and self.max_completion_tokens is not None
         if both and self.max_tokens != self.max_completion_tokens:
             raise _fault("max_tokens", "and max_completion_tokens say different things")
-        if self.grammar is not None and self.json_format:
-            raise _fault("grammar", "and response_format cannot both bind the text")
         names = [tool.function.name for tool in self.tools or ()]
         if len(set(names)) != len(names):
             raise _fault("tools", "has two functions of one name")
@@ -352,11 +345,6 @@ class ChatCompletionRequest(_Sampling):
             if self.messages[-1].role != "assistant" or self.messages[-1].tool_calls:
                 raise _fault("continue_final_message", "needs a last message of role assistant")
         return self
-
-    @property
-    def json_format(self) -> bool:
-        """Whether response_format binds the text."""
-        return self.response_format is not None and self.response_format.type != "text"
 
     @property
     def must_call_tool(self) -> bool:
@@ -385,7 +373,6 @@ class CompletionRequest(_Sampling):
     echo: bool | None = None
     best_of: int | None = None
     suffix: None = None  # filling in the middle
-    response_format: ResponseFormat | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> CompletionRequest:
@@ -393,14 +380,7 @@ class CompletionRequest(_Sampling):
             raise _fault("best_of", "must equal n: texts are not ranked")
         if not self.prompt and self.prompt != "":
             raise _fault("prompt", "is an empty list")
-        if self.grammar is not None and self.json_format:
-            raise _fault("grammar", "and response_format cannot both bind the text")
         return self
-
-    @property
-    def json_format(self) -> bool:
-        """Whether response_format binds the text."""
-        return self.response_format is not None and self.response_format.type != "text"
 
 
 # ---- answers -------------------------------------------------------------------------------------
@@ -427,6 +407,22 @@ class Timings(_Returned):
     queue_seconds: float
     first_token_seconds: float
     total_seconds: float
+
+
+class _Answer(_Returned):
+    """What every answer has, whole or in pieces; ``seed`` and ``timings`` are extensions."""
+
+    _omitted = frozenset({"usage", "seed", "timings"})
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Any]
+    usage: CompletionUsage | None = None
+    system_fingerprint: str | None = None
+    seed: int | None = None
+    timings: Timings | None = None
 
 
 class TopLogprob(_Returned):
@@ -496,20 +492,11 @@ class ChatChoice(_Returned):
     stop_reason: str | None = None
 
 
-class ChatCompletion(_Returned):
-    """The answer to a chat. ``seed`` and ``timings`` are extensions."""
+class ChatCompletion(_Answer):
+    """The answer to a chat."""
 
-    _omitted = frozenset({"usage", "seed", "timings"})
-
-    id: str
     object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
     choices: list[ChatChoice]
-    usage: CompletionUsage | None = None
-    system_fingerprint: str | None = None
-    seed: int | None = None
-    timings: Timings | None = None
 
 
 class DeltaFunction(_Returned):
@@ -556,20 +543,11 @@ class ChunkChoice(_Returned):
     stop_reason: str | None = None
 
 
-class ChatCompletionChunk(_Returned):
+class ChatCompletionChunk(_Answer):
     """A piece of a streamed chat; the last one has no choices if usage was asked for."""
 
-    _omitted = frozenset({"usage", "seed", "timings"})
-
-    id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
     choices: list[ChunkChoice]
-    usage: CompletionUsage | None = None
-    system_fingerprint: str | None = None
-    seed: int | None = None
-    timings: Timings | None = None
 
 
 class CompletionLogprobs(_Returned):
@@ -593,20 +571,11 @@ class CompletionChoice(_Returned):
     stop_reason: str | None = None
 
 
-class Completion(_Returned):
+class Completion(_Answer):
     """Plain texts, whole or as a chunk of a stream."""
 
-    _omitted = frozenset({"usage", "seed", "timings"})
-
-    id: str
     object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
     choices: list[CompletionChoice]
-    usage: CompletionUsage | None = None
-    system_fingerprint: str | None = None
-    seed: int | None = None
-    timings: Timings | None = None
 
 
 class Model(_Returned):

@@ -158,7 +158,7 @@ class EventStream(Response):
             await self._send_error(self._describe(error), send)
 
     async def _send_error(self, error: ApiError, send: Send) -> None:
-        self._record.error = error.code or error.message
+        self._record.error = self._record.error or error.code or error.message
         text = error.response().body.decode()  # type: ignore[union-attr]
         await _send_body(send, encode_event(text) + b"data: [DONE]\n\n", more=False)
 

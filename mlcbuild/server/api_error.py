@@ -85,7 +85,14 @@ def describe_error(error: Exception, *, prompt_param: str, retry_after: int) -> 
     if isinstance(error, GrammarError):
         param = getattr(error, "param", None) or "response_format"
         return ApiError(400, _sentence(error), param=param, code="invalid_grammar")
-    if isinstance(error, (UsageError, ResourceError)):
+    if isinstance(error, ResourceError):
+        return ApiError(
+            503,
+            _sentence(error),
+            code="server_overloaded",
+            headers={"retry-after": str(retry_after)},
+        )
+    if isinstance(error, UsageError):
         # The engine's errors about a request carry OpenAI's two fields.
         code = getattr(error, "code", None) or "invalid_value"
         return ApiError(

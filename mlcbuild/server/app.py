@@ -24,6 +24,7 @@ from mlcbuild.server.request_body import read_json_object
 from mlcbuild.server.request_log import LogWriter, RequestLog, RequestRecord
 from mlcbuild.server.service import Service, Status
 
+_COMPLETION_TOKENS = 16  # OpenAI's default for plain completions
 _TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -240,7 +241,9 @@ class _Routes:
         """The request as the engine gets it: its own model name, our limits, usage always told."""
         request = {**body, "model": self._service.backend.model_name}
         if self._options.max_tokens and all(body.get(name) is None for name in _TOKEN_LIMITS):
-            request["max_tokens"] = self._options.max_tokens
+            # Plain completions have a small default of their own.
+            least = _COMPLETION_TOKENS if "prompt" in body else self._options.max_tokens
+            request["max_tokens"] = min(least, self._options.max_tokens)
         seconds = self._options.request_seconds
         timeout = body.get("timeout")
         if seconds and (timeout is None or (_is_number(timeout) and timeout > seconds)):

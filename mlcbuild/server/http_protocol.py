@@ -15,8 +15,9 @@ from mlcbuild.server.api_error import ApiError
 def http_protocol(header_seconds: float) -> type[asyncio.Protocol]:
     """The protocol class for uvicorn's ``http`` option.
 
-    A connection whose first request's headers are not there after ``header_seconds`` is closed;
-    later ones have uvicorn's keep-alive time to begin.
+    A connection on which the headers of a request are not there ``header_seconds`` after they began
+    is closed. The first request begins with the connection; later ones have uvicorn's keep-alive
+    time to begin.
     """
 
     class Protocol(H11Protocol):
@@ -29,18 +30,32 @@ def http_protocol(header_seconds: float) -> type[asyncio.Protocol]:
             self._patience = self.loop.call_later(header_seconds, self._give_up)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._patience is not None:
-                self._patience.cancel()
+            self._stop_waiting()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if self._patience is not None and self.cycle is not None:
+            self._watch_headers()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._watch_headers()
+
+        def _watch_headers(self) -> None:
+            """Gives a request that has begun, and has not all its headers yet, some time."""
+            if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+                self._stop_waiting()
+            elif self._patience is None and self.conn.trailing_data[0]:
+                self._patience = self.loop.call_later(header_seconds, self._give_up)
+
+        def _stop_waiting(self) -> None:
+            if self._patience is not None:
                 self._patience.cancel()
                 self._patience = None
 
         def _give_up(self) -> None:
-            if self.cycle is None and not self.transport.is_closing():
+            self._patience = None
+            if not self.transport.is_closing():
                 self.transport.close()
 
         def send_400_response(self, msg: str) -> None:

@@ -151,5 +151,7 @@ class RequestLog:
         finally:
             record.seconds = time.perf_counter() - record.started
             self._service.answered[record.endpoint, record.status] += 1
+            if record.completion_tokens is not None:
+                self._service.note_duration(record.seconds)
             if self._write is not None and not record.is_probe:
                 self._write(record)

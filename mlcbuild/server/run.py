@@ -8,7 +8,7 @@ import errno
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from uvicorn import Server
 from uvicorn.config import Config
@@ -23,14 +23,16 @@ from mlcbuild.server.service import Service
 Engine = TypeVar("Engine", bound=Backend)
 
 _BACKLOG = 1024
+_MISSING = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # an address that this machine has not
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def open_sockets(host: str, port: int) -> list[socket.socket]:
     """Listening sockets for every address of ``host``; port 0 takes a free one.
 
-    Raises ``NetworkError`` if the port is taken or may not be used, ``UsageError`` for a host that
-    is no address of this machine.
+    Addresses that this machine lacks are left out, such as ::1 where IPv6 is off. Raises
+    ``NetworkError`` if the port is taken or may not be used, ``UsageError`` for a host that has no
+    address of this machine.
     """
     try:
         found = socket.getaddrinfo(
@@ -41,22 +43,36 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
             f"{host} is no host name or address", why=str(error), hint="see --host"
         ) from None
     sockets: list[socket.socket] = []
-    try:
-        for family, _, _, _, address in dict.fromkeys(found):
-            opened = socket.socket(family, socket.SOCK_STREAM)
-            sockets.append(opened)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            opened.bind((address[0], port, *address[2:]))
-            opened.listen(_BACKLOG)
-            opened.setblocking(False)
-            port = opened.getsockname()[1]
-    except OSError as error:
+    failed: OSError | None = None
+    for family, _, _, _, address in dict.fromkeys(found):
+        try:
+            sockets.append(_listen(family, (address[0], port, *address[2:])))
+        except OSError as error:
+            failed = error
+            if error.errno not in _MISSING:
+                break
+        else:
+            port = sockets[-1].getsockname()[1]
+    if failed is not None and (failed.errno not in _MISSING or not sockets):
         for opened in sockets:
             opened.close()
-        raise _explain_bind(error, host, port) from None
+        raise _explain_bind(failed, host, port) from None
     return sockets
+
+
+def _listen(family: int, address: tuple[Any, ...]) -> socket.socket:
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        opened.bind(address)
+        opened.listen(_BACKLOG)
+        opened.setblocking(False)
+    except OSError:
+        opened.close()
+        raise
+    return opened
 
 
 def _explain_bind(error: OSError, host: str, port: int) -> NetworkError | UsageError:
@@ -74,7 +90,7 @@ def _explain_bind(error: OSError, host: str, port: int) -> NetworkError | UsageE
             where=where,
             hint="choose a --port from 1024 up",
         )
-    if error.errno == errno.EADDRNOTAVAIL:
+    if error.errno in _MISSING:
         return UsageError("this machine does not have the address", where=where, hint="see --host")
     return NetworkError("cannot listen", where=where, why=error.strerror or str(error))
 

@@ -74,14 +74,15 @@ class Service:
     @contextmanager
     def request(self) -> Iterator[None]:
         """Counts a request as in flight."""
-        started = time.perf_counter()
         self.in_flight += 1
         try:
             yield
-            took = time.perf_counter() - started
-            self._typical_seconds += 0.1 * (took - self._typical_seconds)
         finally:
             self.in_flight -= 1
+
+    def note_duration(self, seconds: float) -> None:
+        """Learns from a whole answer how long one takes."""
+        self._typical_seconds += 0.1 * (seconds - self._typical_seconds)
 
     def check_model(self, model: object) -> str:
         """The name that a request gives; ``ApiError`` 404 if no model has it."""

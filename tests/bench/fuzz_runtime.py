@@ -1,7 +1,7 @@
 """libFuzzer over what the runtime reads from others, with AddressSanitizer and UBSan.
 
     apt-get install clang
-    python tests/bench/fuzz_runtime.py --minutes 10 [--parts tokenizer,grammar,template,output,plan]
+    python tests/bench/fuzz_runtime.py --minutes 10 [--parts tokenizer,packed,...]
 
 Compiles the library's sources with clang's coverage (objects are kept in .cache/fuzz), then runs a
 target for each part, one after the other. Inputs that were worth keeping stay in
@@ -12,22 +12,24 @@ it lies in .cache/fuzz/PART.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import re
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for "tests.", when run as a script
 
-from mlcbuild.pipeline.stages.runtime import ROOT, read_sources
+from mlcbuild.bundle.tokenizer_pack import pack_tokenizer
+from mlcbuild.pipeline.stages.runtime import ROOT, RuntimeUnit
 from tests.unit import fake_bundle
 from tests.unit.fake_bundle import FakeLimits
+from tests.unit.runtime_objects import compile_units, library_units
+from tests.unit.test_runtime_text_kinds import all_kinds
 
-PARTS = ("tokenizer", "grammar", "template", "output", "plan")
+PARTS = ("tokenizer", "packed", "grammar", "template", "output", "plan", "params")
 FLAGS = ["-std=c++17", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 INCLUDES = [f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}"]
 
@@ -57,6 +59,10 @@ SEEDS: dict[str, list[str]] = {
             "{{ f(messages[0].content) if messages else raise_exception('none') }}\xffabc"
         ),
         "{{ messages | tojson(indent=2) }}{{ 'a,b'.split(',') | join('-') | upper }}\xff[1]",
+        (
+            "{% for t in tools %}{{ t | tojson }}{% set x = t.function.name %}{% endfor %}"
+            "{% for m in messages if m.tool_calls is defined %}{{ m.tool_calls }}{% endfor %}\xffa"
+        ),
     ],
     "output": [
         '\x08a<tool_call>\n{"name":"f","arguments":{"x":[1,"}"]}}\n</tool_call>b',
@@ -69,33 +75,32 @@ SEEDS: dict[str, list[str]] = {
 
 def seeds(part: str) -> list[bytes]:
     """What a part's fuzzing begins with."""
-    if part == "tokenizer":
-        text = json.dumps(fake_bundle.make_tokenizer()).encode()
-        return [text + b"\xffHello <|im_end|> w\xc3\xb6rld"]
+    if part in ("tokenizer", "packed"):
+        kinds = [fake_bundle.make_tokenizer(), *all_kinds().values()]
+        texts = [json.dumps(kind, ensure_ascii=False).encode() for kind in kinds]
+        if part == "packed":
+            return [pack_tokenizer(text) for text in texts]
+        return [text + b"\xffHello <|im_end|> w\xc3\xb6rld" for text in texts]
     if part == "plan":
-        return [fake_bundle.canonical(fake_bundle.make_plan(FakeLimits(), "fast", "int8"))]
+        plans = (("fast", "int8"), ("plain", "float"), ("fast", "float"))
+        made = [fake_bundle.make_plan(FakeLimits(), name, kv) for name, kv in plans]
+        return [fake_bundle.canonical(plan) for plan in made]
+    if part == "params":
+        with tempfile.TemporaryDirectory() as folder:
+            fake_bundle.write_params(Path(folder))
+            return [(Path(folder) / "params" / "index.json").read_bytes()]
     return [text.encode("latin-1") for text in SEEDS[part]]
 
 
 def compile_objects(folder: Path) -> list[Path]:
     """The library's objects with coverage; those that are there are taken."""
     flags = [*FLAGS, "-fsanitize=fuzzer-no-link"]
-    headers = hashlib.sha256(" ".join(flags).encode())
-    for path in sorted([*ROOT.glob("src/**/*.h"), *ROOT.glob("include/*.h")]):
-        headers.update(path.read_bytes())
-    sources = [ROOT / source.path for source in read_sources(ROOT) if source.in_library]
 
-    def compile_one(source: Path) -> Path:
-        digest = hashlib.sha256(headers.digest() + source.read_bytes()).hexdigest()[:16]
-        output = folder / f"{source.stem}-{digest}.o"
-        if not output.exists():
-            scratch = output.with_suffix(".tmp.o")
-            subprocess.run(["clang++", *flags, *INCLUDES, "-c", source, "-o", scratch], check=True)
-            scratch.replace(output)
-        return output
+    def run(unit: RuntimeUnit, output: Path) -> None:
+        command = ["clang++", *flags, *INCLUDES, *unit.input_arguments(), "-o", str(output)]
+        subprocess.run(command, check=True, cwd=ROOT)
 
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(compile_one, sources))
+    return compile_units(folder, library_units(), " ".join(flags), run)
 
 
 def fuzz(part: str, objects: list[Path], folder: Path, seconds: int) -> bool:
@@ -110,7 +115,7 @@ def fuzz(part: str, objects: list[Path], folder: Path, seconds: int) -> bool:
     flags = [*FLAGS, "-fsanitize=fuzzer", f"-DFUZZ=fuzz_{part}", *INCLUDES]
     link = [*map(str, [target, *objects]), "-o", str(program), "-ldl", "-pthread"]
     subprocess.run(["clang++", *flags, *link], check=True)
-    limits = ["-timeout=20", "-rss_limit_mb=3000", "-max_len=20000", "-print_final_stats=1"]
+    limits = ["-timeout=20", "-rss_limit_mb=3000", "-max_len=60000", "-print_final_stats=1"]
     command = [str(program), str(corpus), *limits]
     command += [f"-max_total_time={seconds}", f"-artifact_prefix={own}/"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

@@ -11,18 +11,17 @@ Exit code 1 if a run reports anything.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for "tests.", when run as a script
 
-from mlcbuild.pipeline.stages.runtime import ROOT, read_sources
+from mlcbuild.pipeline.stages.runtime import ROOT, RuntimeUnit
 from tests.unit import fake_bundle
+from tests.unit.runtime_objects import compile_units, library_units, program_unit
 
 FLAGS = {
     "thread": ["-fsanitize=thread"],
@@ -33,24 +32,14 @@ COMMON = ["-std=c++17", "-O1", "-g", "-fno-rtti", "-fPIC", "-ffp-contract=off"]
 
 def compile_all(folder: Path, sanitizer: str) -> list[Path]:
     """Objects of the library and of the stress program; those that are there are taken."""
-    flags = [*COMMON, *FLAGS[sanitizer], f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}"]
-    headers = hashlib.sha256(" ".join(flags).encode())
-    for path in sorted([*ROOT.glob("src/**/*.h"), *ROOT.glob("include/*.h")]):
-        headers.update(path.read_bytes())
-    sources = [ROOT / source.path for source in read_sources(ROOT) if source.in_library]
-    folder.mkdir(parents=True, exist_ok=True)
+    flags = [*COMMON, *FLAGS[sanitizer]]
 
-    def compile_one(source: Path) -> Path:
-        digest = hashlib.sha256(headers.digest() + source.read_bytes()).hexdigest()[:16]
-        output = folder / f"{source.stem}-{digest}.o"
-        if not output.exists():
-            scratch = output.with_suffix(".tmp.o")
-            subprocess.run(["g++", *flags, "-c", source, "-o", scratch], check=True)
-            scratch.replace(output)
-        return output
+    def run(unit: RuntimeUnit, output: Path) -> None:
+        command = ["g++", *flags, "-Isrc", "-Iinclude", *unit.input_arguments(), "-o", str(output)]
+        subprocess.run(command, check=True, cwd=ROOT)
 
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(compile_one, [*sources, ROOT / "tests" / "exec_stress.cc"]))
+    units = [*library_units(), program_unit("exec_stress")]
+    return compile_units(folder, units, " ".join(flags), run)
 
 
 def build(folder: Path, sanitizer: str) -> Path:

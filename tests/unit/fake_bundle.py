@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlcbuild.pipeline.stages.runtime import read_sources
+from mlcbuild.pipeline.stages.runtime import read_units
 from mlcbuild.spec.kv import Window
 from tests.unit.runtime_objects import LINK_FLAGS, RUNTIME, TARGET, build_program, compile_all, zig
 
@@ -62,9 +62,9 @@ def compile_kernels(path: Path) -> None:
 
 def build_binaries(cache: pytest.Cache) -> Path:
     """Folder of all compiled parts, kept in pytest's cache for as long as no source changes."""
-    sources = read_sources(RUNTIME)
+    units = read_units(RUNTIME)
     parts = cache.mkdir("runtime")
-    objects = compile_all(parts, sources)
+    objects = compile_all(parts, units)
     programs = [build_program(parts, name) for name in ("exec_test", "exec_stress")]
     kernels = [RUNTIME / "tests" / "exec_fake_kernels.c", RUNTIME / "src/exec/kernel_shim.c"]
     digest = hashlib.sha256("".join(path.name for path in [*objects, *programs]).encode())
@@ -75,7 +75,7 @@ def build_binaries(cache: pytest.Cache) -> Path:
     ready = base / digest.hexdigest()[:16]
     if ready.exists():
         return ready
-    core = [path for source, path in zip(sources, objects, strict=True) if source.in_library]
+    core = [path for unit, path in zip(units, objects, strict=True) if unit.in_library]
     link = ["c++", "-target", TARGET, *LINK_FLAGS]
     with tempfile.TemporaryDirectory(dir=base) as scratch:
         folder = Path(scratch) / "ready"

@@ -6,11 +6,11 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mlcbuild.pipeline.stages.runtime import COMPILE_FLAGS, ROOT, RuntimeSource, read_sources
+from mlcbuild.pipeline.stages.runtime import COMPILE_FLAGS, ROOT, RuntimeUnit, read_units
 
 RUNTIME = ROOT
 TARGET = "x86_64-linux-gnu.2.28"
@@ -25,46 +25,67 @@ def zig(*arguments: str | Path) -> None:
         raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
 
 
-def headers_digest() -> bytes:
-    """Of every header: a change of one compiles everything again."""
-    digest = hashlib.sha256("\0".join(COMPILE_FLAGS).encode())
+def headers_digest(flags: str) -> bytes:
+    """Of ``flags`` and every header: a change of one compiles everything again."""
+    digest = hashlib.sha256(flags.encode())
     folders = ("src/**/*.h", "include/*.h", "tests/*.h")
     for path in sorted(path for pattern in folders for path in RUNTIME.glob(pattern)):
         digest.update(path.read_bytes())
     return digest.digest()
 
 
-def compile_all(base: Path, sources: Sequence[RuntimeSource]) -> list[Path]:
-    """The objects of ``sources``, kept in ``base``/objects until they or a header change."""
+def compile_units(
+    base: Path, units: Sequence[RuntimeUnit], flags: str, run: Callable[[RuntimeUnit, Path], object]
+) -> list[Path]:
+    """The objects of ``units``, kept in ``base``/objects until they, a header or ``flags`` change.
+
+    ``run`` compiles a unit to a file; the runtime's folder is the current one of its compiler.
+    """
     folder = base / "objects"
     folder.mkdir(parents=True, exist_ok=True)
-    headers = headers_digest()
+    headers = headers_digest(flags)
 
-    def compile_one(source: RuntimeSource) -> Path:
-        digest = hashlib.sha256(headers + f"{TARGET} {source}".encode())
-        digest.update((RUNTIME / source.path).read_bytes())
-        output = folder / f"{digest.hexdigest()[:20]}.o"
+    def compile_one(unit: RuntimeUnit) -> Path:
+        digest = hashlib.sha256(headers + repr(unit).encode())
+        for path in unit.paths:
+            digest.update((RUNTIME / path).read_bytes())
+        output = folder / f"{unit.name}-{digest.hexdigest()[:20]}.o"
         if not output.exists():
             scratch = folder / f"{output.stem}.{os.getpid()}.tmp.o"
-            zig(*source.compile_arguments(TARGET, str(scratch)))
+            run(unit, scratch)
             scratch.replace(output)
         return output
 
     # The first one alone: it also compiles zig's C++ library, which the others then share.
-    first = [compile_one(source) for source in sources[:1]]
+    first = [compile_one(unit) for unit in units[:1]]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return first + list(pool.map(compile_one, sources[1:]))
+        return first + list(pool.map(compile_one, units[1:]))
 
 
-def library_objects(base: Path) -> list[Path]:
-    """All objects of libmlcb."""
-    return compile_all(base, [source for source in read_sources(RUNTIME) if source.in_library])
+def compile_all(base: Path, units: Sequence[RuntimeUnit]) -> list[Path]:
+    """The objects of ``units`` as the product compiles them."""
+    return compile_units(
+        base,
+        units,
+        " ".join([TARGET, *COMPILE_FLAGS]),
+        lambda unit, output: zig(*unit.compile_arguments(TARGET, str(output))),
+    )
+
+
+def library_units() -> list[RuntimeUnit]:
+    """All units of libmlcb."""
+    return [unit for unit in read_units(RUNTIME) if unit.in_library]
+
+
+def program_unit(name: str) -> RuntimeUnit:
+    """``tests/<name>.cc`` as a unit."""
+    return RuntimeUnit((f"tests/{name}.cc",), "-O1", False)
 
 
 def build_program(base: Path, name: str) -> Path:
     """``tests/<name>.cc`` linked with the library's objects, kept in ``base``/programs."""
-    core = library_objects(base)
-    own = compile_all(base, [RuntimeSource(f"tests/{name}.cc", "-O1", False)])
+    core = compile_all(base, library_units())
+    own = compile_all(base, [program_unit(name)])
     digest = hashlib.sha256("".join(path.name for path in [*core, *own]).encode())
     program = base / "programs" / f"{name}-{digest.hexdigest()[:16]}"
     if not program.exists():

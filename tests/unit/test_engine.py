@@ -351,17 +351,17 @@ def test_prompts(bundle: Path) -> None:
 
 
 def test_base_model_wants_raw_prompts(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> str:
+        raise UsageError("this model has no role user")
+
+    monkeypatch.setattr(NativeBundle, "render_chat", refuse)
     with Engine(bundle) as engine:
-
-        def refuse(*_: object) -> str:
-            raise UsageError("this model has no role user")
-
-        monkeypatch.setattr(NativeBundle, "render_chat", refuse)
         with pytest.raises(UsageError, match="no role user"):
             engine.generate("a")
-        monkeypatch.setattr(type(engine._native.bundle), "read_json", lambda *_: {"template": None})
-        with pytest.raises(UsageError, match="no chat template"):
-            engine.generate("a")
+        opened = type(engine._native.bundle)
+    monkeypatch.setattr(opened, "read_json", lambda *_: {"template": None})
+    with Engine(bundle) as engine, pytest.raises(UsageError, match="no chat template"):
+        engine.generate("a")
 
 
 def test_logits(bundle: Path) -> None:

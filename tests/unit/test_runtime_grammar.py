@@ -138,6 +138,8 @@ def test_regex_properties_and_big_counts(grammars: Grammars) -> None:
         (r"\bword", "word boundaries"),
         (r"(?>a)", "atomic"),
         (r"a++", "possessive"),
+        (r"a{,2}", "{"),
+        (r"\u{}", "hexadecimal"),
         (r"(?i)a", "this kind of group"),
         (r"[[:alpha:]]", "POSIX"),
         (r"\p{Greek}", "general categories"),

@@ -21,7 +21,8 @@ ARGUMENT, UNSUPPORTED, BUNDLE = 1, 5, 20
 
 @pytest.fixture(scope="module")
 def driver(pytestconfig: pytest.Config) -> Iterator[ChatDriver]:
-    with ChatDriver(build_chat_driver(pytestconfig)) as driver:
+    # Half of what threads have that iOS makes; those of other systems have more.
+    with ChatDriver(build_chat_driver(pytestconfig), stack_kib=256) as driver:
         yield driver
 
 

@@ -256,12 +256,16 @@ TOOLS: list[dict[str, Any]] = [
 
 
 def grammar(
-    driver: ChatDriver, tool_format: str, choice: Any = "required", parallel: bool = False
+    driver: ChatDriver,
+    tool_format: str,
+    choice: Any = "required",
+    parallel: bool = False,
+    tools: list[dict[str, Any]] = TOOLS,
 ) -> dict[str, Any]:
     found: dict[str, Any] = driver(
         "grammar",
         format=tool_format,
-        tools=json.dumps(TOOLS),
+        tools=json.dumps(tools),
         choice=json.dumps(choice),
         parallel=parallel,
     )
@@ -325,6 +329,29 @@ def test_a_chosen_tool_and_its_schema(driver: ChatDriver) -> None:
     other = grammar(driver, "llama3", {"type": "function", "function": {"name": 'say "é"'}})
     assert other["parts"][0]["text"] == '{"name": "say \\"é\\"", "parameters": '
     assert other["parts"][1]["schema"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("parameters", "schema"),
+    [
+        ({}, {"type": "object", "properties": {}, "additionalProperties": False}),
+        (None, {"type": "object", "properties": {}, "additionalProperties": False}),
+        (
+            {"properties": {"x": {"type": "integer"}}, "required": ["x"]},
+            {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+        ),
+    ],
+)
+def test_arguments_are_an_object(
+    parameters: Any, schema: dict[str, Any], driver: ChatDriver
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    (part,) = (
+        part
+        for part in grammar(driver, "llama3", tools=tools)["parts"]
+        if part["type"] == "json_schema"
+    )
+    assert part["schema"] == schema
 
 
 @pytest.mark.parametrize(

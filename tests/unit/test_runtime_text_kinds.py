@@ -669,6 +669,11 @@ def test_damaged_packed_files_are_refused(
         (b'{"model": {"vocab": {"a": 0}, "merges": ["a"]}}', "ValueError"),
         (b'{"model": {"vocab": {"a": -1}, "merges": []}}', "-1 is not a token id"),
         (b'{"model": {"vocab": {"a": 16777216}, "merges": []}}', "beyond 16777215"),
+        (b'{"model": {"vocab": {"a": true}, "merges": []}}', "True is not a token id"),
+        (b'{"model": {"vocab": {"a": 0, "b": 1.5}, "merges": []}}', "1.5 is not a token id"),
+        (b'{"model": {"vocab": {}, "merges": []}, "added_tokens": 5}', "TypeError"),
+        (b'{"model": {"vocab": {}, "merges": []}, "added_tokens": [5]}', "AttributeError"),
+        (b'{"model": {"vocab": [["a", "x"]]}}', "could not convert"),
         (b'{"model": {"vocab": {"\\ud800": 1}, "merges": []}}', "UnicodeEncodeError"),
     ],
 )

@@ -295,6 +295,8 @@ def test_slow_bodies_and_headers(engine: FakeEngine) -> None:
         answer = Reply(host.exchange(f"{head}\r\nContent-Length: 50\r\n\r\n{{".encode()))
         assert (answer.status, answer.error["code"]) == (408, "body_timeout")
         assert host.exchange(b"GET /health HTT") == b""
+        later = host.exchange(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\nGET /health HTT")
+        assert later.count(b"HTTP/1.1") == later.count(b"200 OK") == 1
 
 
 def test_what_is_not_http(host: ServerHost) -> None:
@@ -325,6 +327,8 @@ def test_many_texts_and_tokens(engine: FakeEngine) -> None:
             assert (answer.status, answer.error["param"]) == (400, name)
         cut = host.request("POST", CHAT, HELLO).json()["choices"][0]
         assert (cut["message"]["content"], cut["finish_reason"]) == ("hello big", "length")
+        host.request("POST", TEXT, {"model": "fake", "prompt": "a"})
+        assert engine.requests[-1]["max_tokens"] == 2
         host.request("POST", CHAT, {**HELLO, "timeout": 7})
         host.request("POST", CHAT, {**HELLO, "timeout": 70})
         assert [item["timeout"] for item in engine.requests[-3:]] == [50, 7, 50]

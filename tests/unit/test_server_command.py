@@ -272,6 +272,7 @@ def wait_in_flight(url: str, count: int = 1) -> None:
         (["--kv-bytes", "1G", "--kv-tokens", "5"], "say the same thing"),
         (["--speculation", "draft"], "needs --draft"),
         (["--speculation", "ngram", "--draft", "x"], "goes with"),
+        (["--speculation-tokens", "3"], "needs --speculation"),
     ],
 )
 def test_bad_options(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,6 +304,20 @@ def test_sockets() -> None:
             assert opened.getsockname()[1] > 0
     with pytest.raises(UsageError):
         open_sockets("256.0.0.1", 0)
+
+
+def test_addresses_that_the_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = (
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0))
+        for address in ("127.0.0.1", "203.0.113.1")
+    )
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [there, here])
+    (opened,) = open_sockets("both", 0)
+    with opened:
+        assert opened.getsockname()[0] == "127.0.0.1"
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [there])
+    with pytest.raises(UsageError, match="does not have the address"):
+        open_sockets("there", 0)
 
 
 def test_the_web_stack_is_loaded_by_serve_only() -> None:

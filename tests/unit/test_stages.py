@@ -21,7 +21,7 @@ from mlcbuild.pipeline.build import build_graph
 from mlcbuild.pipeline.env import BuildEnv
 from mlcbuild.pipeline.graph import topological
 from mlcbuild.pipeline.keys import KeyMaker
-from mlcbuild.pipeline.stages import native_child
+from mlcbuild.pipeline.stages import native_child, runtime
 from mlcbuild.pipeline.stages.files import MODEL
 from mlcbuild.pipeline.stages.lower import choose_window
 from mlcbuild.pipeline.stages.native_child import run_native
@@ -172,6 +172,12 @@ def test_a_stage_depends_on_its_own_code_only(
 ) -> None:
     (fields, *_) = own_fields(tmp_path, stages(actions, stage))
     assert [name for name in fields["code"] if name.startswith(foreign)] == []
+
+
+def test_every_source_of_the_runtime_is_listed_once() -> None:
+    listed = [path for unit in runtime.read_units(runtime.ROOT) for path in unit.paths]
+    found = (runtime.ROOT / "src").glob("**/*.cc")
+    assert sorted(listed) == sorted(path.relative_to(runtime.ROOT).as_posix() for path in found)
 
 
 def test_lowering_depends_on_what_is_imported_by_name(

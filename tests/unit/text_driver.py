@@ -22,8 +22,12 @@ class DriverError(Exception):
 class Driver:
     """One process of the driver; call it with an op and its arguments."""
 
-    def __init__(self, path: Path) -> None:
-        self._process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, path: Path, stack_kib: int | None = None) -> None:
+        """``stack_kib``: how much stack it may use; None: as usual, 8 MiB."""
+        limit = [] if stack_kib is None else ["prlimit", f"--stack={stack_kib << 10}"]
+        self._process = subprocess.Popen(
+            [*limit, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
 
     def __enter__(self) -> Driver:
         return self

@@ -38,30 +38,40 @@ LINK_FLAGS = ("-s", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,now")
 
 
 @dataclass(frozen=True)
-class RuntimeSource:
-    """A C++ source, relative to the runtime's folder, and how it is compiled."""
+class RuntimeUnit:
+    """C++ sources that are compiled together, relative to the runtime's folder."""
 
-    path: str
+    paths: tuple[str, ...]
     optimize: str
     in_library: bool
+
+    @property
+    def name(self) -> str:
+        """Name of its object, without the ending."""
+        return self.paths[0].replace("/", "_").removesuffix(".cc") + self.optimize
+
+    def input_arguments(self) -> list[str]:
+        """What a compiler reads: the last source, the others put in front of it."""
+        *others, last = self.paths
+        return [word for path in others for word in ("-include", path)] + ["-c", last]
 
     def compile_arguments(self, triple: str, output: str) -> list[str]:
         """Arguments of zig, for the runtime's folder as the current one."""
         flags = ["-target", triple, *COMPILE_FLAGS, self.optimize]
-        return ["c++", *flags, "-c", self.path, "-o", output]
+        return ["c++", *flags, *self.input_arguments(), "-o", output]
 
 
 def runtime_action(target: Target) -> Action:
     """The action for ``target``; every bundle of the target shares its output."""
     return Action(
         stage="runtime",
-        version=2,
+        version=3,
         subject=target.name,
         run=_run,
         params={
             "triple": target.zig_triple,
             "library": f"libmlcb{target.library_suffix}",
-            "sources": [f"{source.path} {source.optimize}" for source in read_sources(ROOT)],
+            "units": [f"{unit.name} {' '.join(unit.paths)}" for unit in read_units(ROOT)],
             "compile_flags": list(COMPILE_FLAGS),
             "link_flags": list(LINK_FLAGS),
         },
@@ -71,42 +81,46 @@ def runtime_action(target: Target) -> Action:
     )
 
 
-def read_sources(root: Path) -> list[RuntimeSource]:
-    """What sources.txt lists, the library's sources first."""
-    sources: list[RuntimeSource] = []
+def read_units(root: Path) -> list[RuntimeUnit]:
+    """What sources.txt lists, the library's units first; a section and folder make a unit."""
+    units: dict[tuple[str, str], list[str]] = {}
     section = ""
     for line in (root / "sources.txt").read_text(encoding="utf-8").splitlines():
         text = line.split("#")[0].strip()
         if text.startswith("["):
             section = text.strip("[]")
         elif text:
-            in_library = section != "executable"
-            sources.append(RuntimeSource(text, OPTIMIZE[section], in_library))
-    if {source.in_library for source in sources} != {True, False}:
-        raise InternalError("runtime_stub/sources.txt lacks sources of the library or executable")
-    return sources
+            units.setdefault((section, text.rpartition("/")[0]), []).append(text)
+    if {section for section, _ in units} != set(OPTIMIZE):
+        raise InternalError(
+            f"runtime_stub/sources.txt: expected the sections {', '.join(OPTIMIZE)}"
+        )
+    return [
+        RuntimeUnit(tuple(paths), OPTIMIZE[section], section != "executable")
+        for (section, _), paths in units.items()
+    ]
 
 
 def _run(context: ActionContext) -> None:
-    sources = read_sources(ROOT)
+    units = read_units(ROOT)
     work = context.scratch / "runtime"
     work.mkdir()
     triple = str(context.params["triple"])
-    with context.progress.task("compile", len(sources), "files") as task:
+    with context.progress.task("compile", len(units), "units") as task:
 
-        def compile_one(source: RuntimeSource) -> str:
-            name = source.path.replace("/", "_") + ".o"
+        def compile_one(unit: RuntimeUnit) -> str:
             # Compiled where the sources lie, so that zig's cache knows them again; their names are
             # relative: no path of this machine gets in.
-            run_zig(context, source.compile_arguments(triple, str(work / name)), ROOT)
+            name = f"{unit.name}.o"
+            run_zig(context, unit.compile_arguments(triple, str(work / name)), ROOT)
             task.advance()
             return name
 
         # The first one alone: it also compiles zig's C++ library, which the others then share.
-        objects = [compile_one(sources[0])]
+        objects = [compile_one(units[0])]
         with ThreadPoolExecutor(max_workers=max(1, context.threads)) as pool:
-            objects += pool.map(compile_one, sources[1:])
-    core = [name for source, name in zip(sources, objects, strict=True) if source.in_library]
+            objects += pool.map(compile_one, units[1:])
+    core = [name for unit, name in zip(units, objects, strict=True) if unit.in_library]
     file = str(context.params["library"])
     link = ["c++", "-target", triple, *LINK_FLAGS]
     shared = ["-shared", f"-Wl,-soname,{file}", f"-Wl,--version-script={EXPORTS}"]

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "exec/params.h"
 #include "exec/plan.h"
 #include "grammar/grammar.h"
 #include "text/chat_template.h"
@@ -45,17 +46,27 @@ class SmallTokenizer : public Tokenizer {
   int32_t vocab_size() const override { return 264; }
 };
 
+void use(const Tokenizer& tokenizer, std::string_view text) {
+  for (bool special : {false, true}) {
+    const std::vector<int32_t> ids = tokenizer.encode(text, special);
+    for (int32_t id : ids) {
+      if (id < 0 || id >= tokenizer.vocab_size()) __builtin_trap();
+      tokenizer.token_bytes(id, special);
+    }
+    tokenizer.decode(ids.data(), ids.size(), special);
+  }
+}
+
 [[maybe_unused]] void fuzz_tokenizer(const uint8_t* data, size_t size) {
   const auto parts = split(data, size);
-  const auto tokenizer = Tokenizer::from_file(parts.first, "fuzz");
-  for (bool special : {false, true}) {
-    const std::vector<int32_t> ids = tokenizer->encode(parts.second, special);
-    for (int32_t id : ids) {
-      if (id < 0 || id >= tokenizer->vocab_size()) __builtin_trap();
-      tokenizer->token_bytes(id, special);
-    }
-    tokenizer->decode(ids.data(), ids.size(), special);
-  }
+  use(*Tokenizer::from_file(parts.first, "fuzz"), parts.second);
+}
+
+// The packed form, which holds any byte.
+[[maybe_unused]] void fuzz_packed(const uint8_t* data, size_t size) {
+  const std::string file(reinterpret_cast<const char*>(data), size);
+  use(*Tokenizer::from_file(file, "fuzz"),
+      "Hello <|im_end|> w\xC3\xB6rld, the 12  \xE4\xBD\xA0\xFF!\n\n");
 }
 
 [[maybe_unused]] void fuzz_grammar(const uint8_t* data, size_t size) {
@@ -80,7 +91,7 @@ class SmallTokenizer : public Tokenizer {
   const auto parts = split(data, size);
   const std::string chat =
       "{\"add_bos_token_id\":null,\"chat_version\":2,\"kept_special_tokens\":[],"
-      "\"reasoning_format\":null,\"sampling\":null,\"stop_strings\":[],"
+      "\"reasoning_format\":null,\"sampling\":null,\"stop_strings\":[],\"takes_tools\":true,"
       "\"stop_token_ids\":[1],\"template\":" +
       json_quote(parts.first) +
       ",\"tokens\":{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"},"
@@ -88,6 +99,12 @@ class SmallTokenizer : public Tokenizer {
   const ChatTemplate compiled = ChatTemplate::from_json(Json::parse(chat, "fuzz"));
   compiled.render("[{\"role\":\"user\",\"content\":" + json_quote(parts.second) +
                   "},{\"role\":\"assistant\",\"content\":\"b\"}]");
+  compiled.render(
+      "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+      "\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":"
+      "{\"name\":\"f\",\"arguments\":\"{}\"}}]}],\"tools\":[{\"type\":\"function\","
+      "\"function\":{\"name\":" +
+      json_quote(parts.second) + ",\"parameters\":{}}}]}");
   compiled.render(parts.second);
 }
 
@@ -110,6 +127,16 @@ class SmallTokenizer : public Tokenizer {
   for (const PlanFunction& function : plan.functions) {
     evaluate(function, plan.bounds, plan.where, &values);
   }
+}
+
+[[maybe_unused]] void fuzz_params(const uint8_t* data, size_t size) {
+  const Params params =
+      Params::parse(std::string_view(reinterpret_cast<const char*>(data), size), "fuzz");
+  for (const ParamTensor& tensor : params.tensors()) {
+    const ParamShard& shard = params.shards().at(tensor.shard);
+    if (tensor.offset > shard.size || tensor.nbytes > shard.size - tensor.offset) __builtin_trap();
+  }
+  params.total_bytes();
 }
 
 }  // namespace

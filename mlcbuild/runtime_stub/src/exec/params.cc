@@ -10,13 +10,13 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-[[noreturn]] void fail(const std::string& where, const std::string& what) {
+[[noreturn]] void bad_params(const std::string& where, const std::string& what) {
   throw Error(MLCB_ERROR_BUNDLE, where + ": " + what);
 }
 
 size_t as_size(const Json& value, const std::string& where, const char* what) {
   int64_t number = value.as_int();
-  if (number < 0) fail(where, std::string(what) + " is negative");
+  if (number < 0) bad_params(where, std::string(what) + " is negative");
   return static_cast<size_t>(number);
 }
 
@@ -31,25 +31,28 @@ ParamTensor parse_tensor(const Json& entry, const std::vector<ParamShard>& shard
   tensor.nbytes = as_size(entry.at("nbytes"), place, "nbytes");
   tensor.sha256 = entry.at("sha256").as_string();
   if (tensor.shard >= shards.size()) {
-    fail(place, "shard " + std::to_string(tensor.shard) + " of " + std::to_string(shards.size()));
+    bad_params(place,
+               "shard " + std::to_string(tensor.shard) + " of " + std::to_string(shards.size()));
   }
   if (tensor.offset % kAlignment != 0) {
-    fail(place, "offset " + std::to_string(tensor.offset) + " is not a multiple of 64");
+    bad_params(place, "offset " + std::to_string(tensor.offset) + " is not a multiple of 64");
   }
   const size_t shard_size = shards[tensor.shard].size;
   if (tensor.offset > shard_size || tensor.nbytes > shard_size - tensor.offset) {
-    fail(place, "bytes " + std::to_string(tensor.offset) + " + " + std::to_string(tensor.nbytes) +
-                    " lie outside the shard of " + std::to_string(shard_size) + " bytes");
+    bad_params(place, "bytes " + std::to_string(tensor.offset) + " + " +
+                          std::to_string(tensor.nbytes) + " lie outside the shard of " +
+                          std::to_string(shard_size) + " bytes");
   }
   int64_t bytes = element_bytes(parse_dtype(tensor.dtype, place));
   for (const Json& dim : entry.at("shape").items()) {
     int64_t size = dim.as_int();
-    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) fail(place, "impossible shape");
+    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes))
+      bad_params(place, "impossible shape");
     tensor.shape.push_back(size);
   }
   if (static_cast<uint64_t>(bytes) != tensor.nbytes) {
-    fail(place, "shape and type make " + std::to_string(bytes) + " bytes, the index says " +
-                    std::to_string(tensor.nbytes));
+    bad_params(place, "shape and type make " + std::to_string(bytes) + " bytes, the index says " +
+                          std::to_string(tensor.nbytes));
   }
   return tensor;
 }
@@ -78,7 +81,7 @@ Params Params::read(const Json& root, const std::string& where) {
   for (const Json& entry : root.at("tensors").items()) {
     ParamTensor tensor = parse_tensor(entry, params.shards_, where);
     if (!params.by_name_.emplace(tensor.name, params.tensors_.size()).second) {
-      fail(where, "tensor " + tensor.name + " is listed twice");
+      bad_params(where, "tensor " + tensor.name + " is listed twice");
     }
     params.tensors_.push_back(std::move(tensor));
   }
@@ -89,8 +92,9 @@ void Params::map(const std::string& root) {
   for (const ParamShard& shard : shards_) {
     maps_.emplace_back(root + "/" + shard.path);
     if (maps_.back().size() != shard.size) {
-      fail(root + "/" + shard.path, "has " + std::to_string(maps_.back().size()) +
-                                        " bytes, the index says " + std::to_string(shard.size));
+      bad_params(root + "/" + shard.path, "has " + std::to_string(maps_.back().size()) +
+                                              " bytes, the index says " +
+                                              std::to_string(shard.size));
     }
     maps_.back().will_need();
   }

@@ -17,15 +17,15 @@ constexpr int64_t kMaxBytes = int64_t{1} << 46;  // 64 TiB: more is a damaged fi
 constexpr const char* kMetaNames[kMetaTableCount] = {"positions",   "slots",        "page_begin",
                                                      "page_values", "rope_cos_sin", "page_skip"};
 
-[[noreturn]] void fail(const std::string& where, const std::string& what) {
+[[noreturn]] void bad_plan(const std::string& where, const std::string& what) {
   throw Error(MLCB_ERROR_BUNDLE, where + ": " + what);
 }
 
 size_t index_below(const Json& value, size_t count, const std::string& where, const char* what) {
   const int64_t index = value.as_int();
   if (index < 0 || static_cast<uint64_t>(index) >= count) {
-    fail(where, std::string(what) + " " + std::to_string(index) + " is not below " +
-                    std::to_string(count));
+    bad_plan(where, std::string(what) + " " + std::to_string(index) + " is not below " +
+                        std::to_string(count));
   }
   return static_cast<size_t>(index);
 }
@@ -34,8 +34,8 @@ int64_t number_in(const Json& value, int64_t low, int64_t high, const std::strin
                   const char* what) {
   const int64_t number = value.as_int();
   if (number < low || number > high) {
-    fail(where, std::string(what) + " is " + std::to_string(number) + ", not in " +
-                    std::to_string(low) + ".." + std::to_string(high));
+    bad_plan(where, std::string(what) + " is " + std::to_string(number) + ", not in " +
+                        std::to_string(low) + ".." + std::to_string(high));
   }
   return number;
 }
@@ -44,7 +44,7 @@ ShapeVar parse_var(const std::string& name, const std::string& where) {
   for (int i = 0; i < kShapeVarCount; ++i) {
     if (name == kShapeVarNames[i]) return static_cast<ShapeVar>(i);
   }
-  fail(where, "unknown shape variable " + json_quote(name));
+  bad_plan(where, "unknown shape variable " + json_quote(name));
 }
 
 PlanExpr::Token parse_token(const Json& token, size_t var_count, const std::string& where) {
@@ -65,9 +65,9 @@ PlanExpr::Token parse_token(const Json& token, size_t var_count, const std::stri
     is_var = text[i] >= '0' && text[i] <= '9';
     index = index * 10 + (text[i] - '0');
   }
-  if (!is_var) fail(where, "unknown token " + json_quote(text) + " in an expression");
+  if (!is_var) bad_plan(where, "unknown token " + json_quote(text) + " in an expression");
   if (static_cast<size_t>(index) >= var_count) {
-    fail(where, "variable " + text + " of " + std::to_string(var_count));
+    bad_plan(where, "variable " + text + " of " + std::to_string(var_count));
   }
   return {Op::kVar, index};
 }
@@ -75,18 +75,19 @@ PlanExpr::Token parse_token(const Json& token, size_t var_count, const std::stri
 PlanExpr parse_expr(const Json& tokens, size_t var_count, const std::string& where) {
   PlanExpr expr;
   size_t depth = 0;
-  if (tokens.size() > kMaxTokens) fail(where, "an expression is too long");
+  if (tokens.size() > kMaxTokens) bad_plan(where, "an expression is too long");
   for (const Json& item : tokens.items()) {
     PlanExpr::Token token = parse_token(item, var_count, where);
     if (token.op == PlanExpr::Op::kConst || token.op == PlanExpr::Op::kVar) {
-      if (++depth > kMaxStack) fail(where, "an expression nests too deeply");
+      if (++depth > kMaxStack) bad_plan(where, "an expression nests too deeply");
     } else {
-      if (depth < 2) fail(where, "an operator of an expression lacks an operand");
+      if (depth < 2) bad_plan(where, "an operator of an expression lacks an operand");
       --depth;
     }
     expr.tokens.push_back(token);
   }
-  if (depth != 1) fail(where, "an expression leaves " + std::to_string(depth) + " values, not 1");
+  if (depth != 1)
+    bad_plan(where, "an expression leaves " + std::to_string(depth) + " values, not 1");
   return expr;
 }
 
@@ -111,7 +112,7 @@ int64_t apply(PlanExpr::Op op, int64_t a, int64_t b, const std::string& where) {
       break;
     case Op::kDiv:
     case Op::kMod:
-      if (b == 0) fail(where, "an expression divides by zero");
+      if (b == 0) bad_plan(where, "an expression divides by zero");
       if (b == -1) {  // the smallest integer divided by -1 would trap
         overflow = op == Op::kDiv && __builtin_sub_overflow(int64_t{0}, a, &result);
         break;
@@ -125,7 +126,7 @@ int64_t apply(PlanExpr::Op op, int64_t a, int64_t b, const std::string& where) {
       result = std::min(a, b);
       break;
   }
-  if (overflow) fail(where, "an expression overflows");
+  if (overflow) bad_plan(where, "an expression overflows");
   return result;
 }
 
@@ -147,33 +148,34 @@ size_t parse_ref(PlanTensor::Kind kind, const Json& ref, const Plan& plan, size_
   for (int i = 0; i < kMetaTableCount; ++i) {
     if (name != kMetaNames[i]) continue;
     if (static_cast<MetaTable>(i) == MetaTable::kRopeCosSin && !plan.rope.present) {
-      fail(where, "uses rope_cos_sin, but the plan has no rope");
+      bad_plan(where, "uses rope_cos_sin, but the plan has no rope");
     }
     if (static_cast<MetaTable>(i) == MetaTable::kPageSkip && plan.kv.window == 0) {
-      fail(where, "uses page_skip, but the plan has no sliding window");
+      bad_plan(where, "uses page_skip, but the plan has no sliding window");
     }
     return static_cast<size_t>(i);
   }
-  fail(where, "unknown meta table " + json_quote(name));
+  bad_plan(where, "unknown meta table " + json_quote(name));
 }
 
 PlanTensor parse_tensor(const Json& entry, const Plan& plan, const PlanFunction& function,
                         size_t input_count, const std::string& where) {
-  if (entry.size() != 5) fail(where, "a tensor has " + std::to_string(entry.size()) + " fields");
+  if (entry.size() != 5)
+    bad_plan(where, "a tensor has " + std::to_string(entry.size()) + " fields");
   const std::vector<Json>& fields = entry.items();
   static const char* const kKinds[] = {"param", "input", "arena", "kv", "meta"};
   const std::string& name = fields[0].as_string();
   auto found = std::find(std::begin(kKinds), std::end(kKinds), name);
-  if (found == std::end(kKinds)) fail(where, "unknown tensor kind " + json_quote(name));
+  if (found == std::end(kKinds)) bad_plan(where, "unknown tensor kind " + json_quote(name));
   PlanTensor tensor;
   tensor.kind = static_cast<PlanTensor::Kind>(found - std::begin(kKinds));
   tensor.ref = parse_ref(tensor.kind, fields[1], plan, input_count, where);
   tensor.offset = static_cast<uint64_t>(number_in(fields[2], 0, kMaxBytes, where, "an offset"));
   if (tensor.offset % 64 != 0) {
-    fail(where, "offset " + std::to_string(tensor.offset) + " is not a multiple of 64");
+    bad_plan(where, "offset " + std::to_string(tensor.offset) + " is not a multiple of 64");
   }
   tensor.dtype = parse_dtype(fields[3].as_string(), where);
-  if (fields[4].size() > kMaxDims) fail(where, "a tensor has too many dimensions");
+  if (fields[4].size() > kMaxDims) bad_plan(where, "a tensor has too many dimensions");
   for (const Json& dim : fields[4].items()) {
     tensor.shape.push_back(index_below(dim, function.exprs.size(), where, "expression"));
   }
@@ -182,11 +184,11 @@ PlanTensor parse_tensor(const Json& entry, const Plan& plan, const PlanFunction&
 
 PlanCall parse_call(const Json& entry, const Plan& plan, const PlanFunction& function,
                     const std::string& where) {
-  if (entry.size() != 2) fail(where, "a call has " + std::to_string(entry.size()) + " fields");
+  if (entry.size() != 2) bad_plan(where, "a call has " + std::to_string(entry.size()) + " fields");
   PlanCall call;
   call.kernel = index_below(entry.items()[0], plan.kernels.size(), where, "kernel");
   for (const Json& item : entry.items()[1].items()) {
-    if (item.size() != 2) fail(where, "an argument of a call has not 2 fields");
+    if (item.size() != 2) bad_plan(where, "an argument of a call has not 2 fields");
     const std::string& kind = item.items()[0].as_string();
     const Json& value = item.items()[1];
     if (kind == "t") {
@@ -198,7 +200,7 @@ PlanCall parse_call(const Json& entry, const Plan& plan, const PlanFunction& fun
     } else if (kind == "f") {
       call.args.push_back({PlanArg::Kind::kFloat, 0, value.as_double()});
     } else {
-      fail(where, "unknown kind of argument " + json_quote(kind));
+      bad_plan(where, "unknown kind of argument " + json_quote(kind));
     }
   }
   return call;
@@ -225,8 +227,8 @@ PlanFunction parse_function(const Json& entry, const Plan& plan) {
     const size_t tensor = index_below(index, tensor_count, where, "input tensor");
     if (function.tensors[tensor].kind != PlanTensor::Kind::kInput ||
         function.tensors[tensor].ref != function.inputs.size()) {
-      fail(where, "input " + std::to_string(function.inputs.size()) + " is tensor " +
-                      std::to_string(tensor) + ", which is not of that kind");
+      bad_plan(where, "input " + std::to_string(function.inputs.size()) + " is tensor " +
+                          std::to_string(tensor) + ", which is not of that kind");
     }
     function.inputs.push_back(tensor);
   }
@@ -243,17 +245,17 @@ PlanFunction parse_function(const Json& entry, const Plan& plan) {
 // tokens, and padding to 64 bytes.
 int64_t page_bytes_of(const PlanKv& kv, const std::string& where) {
   const bool scaled = kv.layout == "kt8";
-  if (!scaled && kv.layout != "kt") fail(where, "unknown kv layout " + json_quote(kv.layout));
+  if (!scaled && kv.layout != "kt") bad_plan(where, "unknown kv layout " + json_quote(kv.layout));
   const DLDataType dtype = parse_dtype(kv.dtype, where);
   if (scaled != (kv.dtype == "int8")) {
-    fail(where, "kv.dtype is " + kv.dtype + " in the layout " + json_quote(kv.layout));
+    bad_plan(where, "kv.dtype is " + kv.dtype + " in the layout " + json_quote(kv.layout));
   }
   const int64_t tokens = 2 * kv.kv_heads * kv.page_size;
   int64_t bytes = 0;
   if (__builtin_mul_overflow(tokens, kv.head_dim * element_bytes(dtype) + (scaled ? 4 : 0),
                              &bytes) ||
       bytes > kMaxBytes) {
-    fail(where, "kv makes pages of an impossible size");
+    bad_plan(where, "kv makes pages of an impossible size");
   }
   return scaled ? (bytes + 63) / 64 * 64 : bytes;
 }
@@ -275,8 +277,8 @@ PlanKv parse_kv(const Json& entry, const std::string& where) {
   }
   const int64_t expected = page_bytes_of(kv, where);
   if (kv.page_bytes != expected) {
-    fail(where, "kv.page_bytes is " + std::to_string(kv.page_bytes) + ", its shape makes " +
-                    std::to_string(expected));
+    bad_plan(where, "kv.page_bytes is " + std::to_string(kv.page_bytes) + ", its shape makes " +
+                        std::to_string(expected));
   }
   return kv;
 }
@@ -289,11 +291,12 @@ PlanRope parse_rope(const Json& entry, const std::string& where) {
   rope.attention_factor = static_cast<float>(entry.at("attention_factor").as_double());
   for (const Json& value : entry.at("inv_freq").items()) {
     rope.inv_freq.push_back(static_cast<float>(value.as_double()));
-    if (!std::isfinite(rope.inv_freq.back())) fail(where, "rope.inv_freq holds no finite number");
+    if (!std::isfinite(rope.inv_freq.back()))
+      bad_plan(where, "rope.inv_freq holds no finite number");
   }
   if (static_cast<int64_t>(rope.inv_freq.size()) * 2 != rope.rotary_dim) {
-    fail(where, "rope.inv_freq has " + std::to_string(rope.inv_freq.size()) +
-                    " numbers for rotary_dim " + std::to_string(rope.rotary_dim));
+    bad_plan(where, "rope.inv_freq has " + std::to_string(rope.inv_freq.size()) +
+                        " numbers for rotary_dim " + std::to_string(rope.rotary_dim));
   }
   return rope;
 }
@@ -309,7 +312,8 @@ int64_t room_for(const PlanTensor& tensor, const Plan& plan, const PlanFunction&
       const PlanParam& param = plan.params[tensor.ref];
       int64_t bytes = element_bytes(parse_dtype(param.dtype, plan.where));
       for (int64_t dim : param.shape) {
-        if (__builtin_mul_overflow(bytes, dim, &bytes)) fail(plan.where, "impossible param shape");
+        if (__builtin_mul_overflow(bytes, dim, &bytes))
+          bad_plan(plan.where, "impossible param shape");
       }
       return bytes;
     }
@@ -327,8 +331,8 @@ void check_room(const Plan& plan, const PlanFunction& function) {
     const uint64_t end = tensor.offset + tensor_bytes(tensor, values, where);
     const int64_t room = room_for(tensor, plan, function);
     if (room >= 0 && end > static_cast<uint64_t>(room)) {
-      fail(where, "tensor " + std::to_string(i) + " ends at byte " + std::to_string(end) + " of " +
-                      std::to_string(room));
+      bad_plan(where, "tensor " + std::to_string(i) + " ends at byte " + std::to_string(end) +
+                          " of " + std::to_string(room));
     }
   }
 }
@@ -364,7 +368,7 @@ Plan parse_plan(const Json& root, const std::string& where) {
   int64_t pool_bytes = 0;
   if (__builtin_mul_overflow(plan.kv.page_bytes, plan.bounds[kKvPages], &pool_bytes) ||
       pool_bytes > kMaxBytes) {
-    fail(where, "the bound of kv_pages makes an impossible amount of memory");
+    bad_plan(where, "the bound of kv_pages makes an impossible amount of memory");
   }
   for (const Json& entry : root.at("params").items()) {
     PlanParam param{entry.at("name").as_string(), entry.at("dtype").as_string(), {}};
@@ -379,7 +383,7 @@ Plan parse_plan(const Json& root, const std::string& where) {
     const PlanFunction& function = plan.functions.back();
     for (ShapeVar var : function.vars) {
       if (bounds.find(kShapeVarNames[var]) == nullptr) {
-        fail(where, std::string("no bound for the shape variable ") + kShapeVarNames[var]);
+        bad_plan(where, std::string("no bound for the shape variable ") + kShapeVarNames[var]);
       }
     }
     check_room(plan, function);
@@ -398,7 +402,7 @@ const PlanFunction& Plan::function(const std::string& name) const {
   for (const PlanFunction& function : functions) {
     if (function.name == name) return function;
   }
-  fail(where, "function " + name + " is missing");
+  bad_plan(where, "function " + name + " is missing");
 }
 
 void evaluate(const PlanFunction& function, const ShapeValues& values, const std::string& where,
@@ -427,7 +431,7 @@ uint64_t tensor_bytes(const PlanTensor& tensor, const std::vector<int64_t>& valu
   for (size_t index : tensor.shape) {
     const int64_t dim = values[index];
     if (dim < 0 || __builtin_mul_overflow(bytes, dim, &bytes) || bytes > kMaxBytes) {
-      fail(where, "a tensor has an impossible shape");
+      bad_plan(where, "a tensor has an impossible shape");
     }
   }
   return static_cast<uint64_t>(bytes);

@@ -7,7 +7,7 @@
 
 namespace mlcb::jinja {
 
-constexpr int kMaxLevel = 600;  // of nested expressions and blocks at run time
+constexpr int kMaxLevel = 400;  // of nested expressions and blocks at run time
 
 class Interpreter::Level {
  public:

@@ -12,12 +12,12 @@
 namespace mlcb::jinja {
 namespace {
 
-constexpr int kMaxDepth = 128;
-constexpr size_t kMaxText = size_t{64} << 20;
+constexpr int kMaxJsonDepth = 128;
+constexpr size_t kMaxJsonText = size_t{64} << 20;
 
-class Parser {
+class JsonParser {
  public:
-  Parser(Heap& heap, std::string_view text, const char* where)
+  JsonParser(Heap& heap, std::string_view text, const char* where)
       : heap_(heap), text_(text), where_(where) {}
 
   Value run() {
@@ -57,7 +57,7 @@ class Parser {
   }
 
   Value parse(int depth) {
-    if (depth > kMaxDepth) refuse("it is nested too deeply");
+    if (depth > kMaxJsonDepth) refuse("it is nested too deeply");
     heap_.work(1);
     switch (peek()) {
       case '{':
@@ -278,8 +278,8 @@ class Writer {
   explicit Writer(const JsonStyle& style) : style_(style) {}
 
   void write(const Value& value, int depth) {
-    if (depth > kMaxDepth) fail("values are nested too deeply");
-    if (out.size() > kMaxText) fail("a value is too large to be written");
+    if (depth > kMaxJsonDepth) fail("values are nested too deeply");
+    if (out.size() > kMaxJsonText) fail("a value is too large to be written");
     switch (value.kind()) {
       case Kind::kNone:
         out += "null";
@@ -392,7 +392,7 @@ class Writer {
 }  // namespace
 
 Value parse_json(Heap& heap, std::string_view text, const char* where) {
-  return Parser(heap, text, where).run();
+  return JsonParser(heap, text, where).run();
 }
 
 std::string dump_json(const Value& value, const JsonStyle& style) {

@@ -12,7 +12,7 @@
 namespace mlcb::jinja {
 namespace {
 
-constexpr int kMaxDepth = 120;          // of blocks and brackets in the source
+constexpr int kMaxNesting = 120;        // of blocks and brackets in the source
 constexpr int32_t kMaxTreeDepth = 200;  // of an expression, where a.b.c is three deep
 
 [[noreturn]] void fail_unsupported(int32_t line, const std::string& what) {
@@ -148,7 +148,7 @@ class Parser {
   class Deeper {
    public:
     explicit Deeper(Parser* parser) : parser_(parser) {
-      if (++parser_->depth_ > kMaxDepth) {
+      if (++parser_->depth_ > kMaxNesting) {
         fail_unsupported(parser_->line(), "blocks or brackets are nested too deeply");
       }
     }

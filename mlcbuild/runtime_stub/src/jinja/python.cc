@@ -9,8 +9,8 @@
 namespace mlcb::jinja {
 namespace {
 
-constexpr int kMaxDepth = 150;                 // of nested values
-constexpr size_t kMaxText = size_t{64} << 20;  // bytes that one value may be written as
+constexpr int kMaxWrittenDepth = 150;                 // of nested values
+constexpr size_t kMaxWrittenText = size_t{64} << 20;  // bytes that one value may be written as
 
 const char* symbol(Operator op) {
   switch (op) {
@@ -42,7 +42,7 @@ const char* symbol(Operator op) {
 }  // namespace
 
 void check_depth(int depth) {
-  if (depth > kMaxDepth) fail("values are nested too deeply");
+  if (depth > kMaxWrittenDepth) fail("values are nested too deeply");
 }
 
 void spend(const Object& object, size_t steps) {
@@ -326,7 +326,7 @@ void append_sequence(const SequenceObject& sequence, std::string* out, int depth
 
 void append_repr(const Value& value, std::string* out, int depth) {
   check_depth(depth);
-  if (out->size() > kMaxText) fail("a value is too large to be written");
+  if (out->size() > kMaxWrittenText) fail("a value is too large to be written");
   switch (value.kind()) {
     case Kind::kMissing:
     case Kind::kUndefined:

@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 
 namespace mlcb {
 namespace {
-
-constexpr float kNone = -std::numeric_limits<float>::infinity();
-constexpr float kGreatest = std::numeric_limits<float>::max();
 
 bool ranks_higher(const Candidates::Token& a, const Candidates::Token& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
@@ -54,9 +50,9 @@ void weigh_one_chunk(const float* logits, const Weighing& weighing, uint64_t* we
 float Candidates::start(const LogitRow& row) {
   row_ = row;
   const float greatest = row_.group_maxima(&maxima_);
-  if (!(greatest > kGreatest)) return greatest;
+  if (!(greatest > kGreatestLogit)) return greatest;
   finite_.assign(row.values, row.values + row.count);
-  for (float& logit : finite_) logit = logit > kGreatest ? kNone : logit;
+  for (float& logit : finite_) logit = logit > kGreatestLogit ? kNoLogit : logit;
   row_.values = finite_.data();
   return row_.group_maxima(&maxima_);
 }
@@ -84,7 +80,7 @@ std::vector<Candidates::Token> Candidates::first(size_t count) {
 // A lower bound of the logit with that rank (1: first): so many groups have a maximum of that or
 // more.
 float Candidates::bound_of_rank(size_t rank) {
-  if (rank > maxima_.size()) return kNone;
+  if (rank > maxima_.size()) return kNoLogit;
   selected_ = maxima_;
   const auto at = selected_.begin() + static_cast<ptrdiff_t>(rank - 1);
   std::nth_element(selected_.begin(), at, selected_.end(), std::greater<float>());
@@ -99,7 +95,7 @@ void Candidates::collect(float bound) {
     const float* maxima = maxima_.data() + c * LogitRow::kLanes;
     size_t lanes[LogitRow::kLanes], lane_count = 0;
     for (size_t j = 0; j < LogitRow::kLanes; ++j) {
-      if (maxima[j] >= bound && maxima[j] > kNone) lanes[lane_count++] = j;
+      if (maxima[j] >= bound && maxima[j] > kNoLogit) lanes[lane_count++] = j;
     }
     if (lane_count == 0) continue;
     const size_t begin = c * LogitRow::kChunk;
@@ -118,7 +114,7 @@ void Candidates::collect(float bound) {
         const float logit = row_.values[id];
         logit_out[kept] = logit;
         id_out[kept] = static_cast<int32_t>(id);
-        const bool keeps = (logit >= bound) & (logit > kNone) & row_.allows(id);
+        const bool keeps = (logit >= bound) & (logit > kNoLogit) & row_.allows(id);
         kept += keeps ? 1 : 0;
       }
     }
@@ -131,7 +127,7 @@ void Candidates::collect(float bound) {
 uint64_t Candidates::weigh(const Weighing& weighing) {
   constexpr size_t kChunk = LogitRow::kChunk;
   const size_t padded = (ids_.size() + kChunk - 1) / kChunk * kChunk;
-  logits_.resize(padded, kNone);
+  logits_.resize(padded, kNoLogit);
   weights_.resize(padded);
   for (size_t i = 0; i < padded; i += kChunk) {
     weigh_one_chunk(logits_.data() + i, weighing, weights_.data() + i);
@@ -186,10 +182,10 @@ void Candidates::rank_all() {
 void Candidates::rank_last_range(uint64_t* wanted) {
   constexpr size_t kMany = 4096, kRanges = 1024;
   if (ids_.size() < kMany) return rank_all();
-  float least = 0, greatest = kNone;  // of those that have a weight
+  float least = 0, greatest = kNoLogit;  // of those that have a weight
   for (size_t i = 0; i < ids_.size(); ++i) {
     if (weights_[i] == 0) continue;
-    least = greatest == kNone ? logits_[i] : std::min(least, logits_[i]);
+    least = greatest == kNoLogit ? logits_[i] : std::min(least, logits_[i]);
     greatest = std::max(greatest, logits_[i]);
   }
   const float steps = (kRanges - 1) / (greatest - least);
@@ -263,7 +259,7 @@ void Candidates::keep_top_p(const Weighing& weighing, float top_p) {
 void Candidates::keep_top_p_of_row(const Weighing& weighing, float top_p) {
   const uint64_t wanted = part_of(weigh_row(weighing), top_p);
   for (const size_t rank : {size_t{128}, size_t{1024}, row_.count}) {
-    collect(rank < row_.count ? bound_of_rank(rank) : kNone);
+    collect(rank < row_.count ? bound_of_rank(rank) : kNoLogit);
     if (weigh(weighing) >= wanted) break;
   }
   keep_weight(wanted);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kReplacementChar[] = "\xEF\xBF\xBD";
 
-[[noreturn]] void unsupported(const std::string& what) {
+[[noreturn]] void unsupported_decoder(const std::string& what) {
   throw Error(MLCB_ERROR_UNSUPPORTED, "tokenizer: " + what + " is not supported");
 }
 
@@ -20,7 +20,7 @@ std::string one_char(const Json& json, const char* key, const std::string& type)
   const Utf8Char c =
       text.empty() ? Utf8Char() : utf8_decode(text.data(), text.data() + text.size());
   if (c.size == 0 || c.size != text.size()) {
-    unsupported("decoder '" + type + "' with a " + key + " that is not one character");
+    unsupported_decoder("decoder '" + type + "' with a " + key + " that is not one character");
   }
   return text;
 }
@@ -97,7 +97,7 @@ std::string spelled_bytes(std::string_view token) {
 }  // namespace
 
 Decoder Decoder::from_json(const Json* json) {
-  if (json == nullptr || json->is_null()) unsupported("a tokenizer without a decoder");
+  if (json == nullptr || json->is_null()) unsupported_decoder("a tokenizer without a decoder");
   Decoder result;
   result.add(*json);
   return result;
@@ -127,12 +127,12 @@ void Decoder::add(const Json& json) {
     if (const Json* text = pattern.find("String")) {
       step.kind = Kind::kReplaceText;
       step.pattern = text->as_string();
-      if (step.pattern.empty()) unsupported("decoder Replace of an empty text");
+      if (step.pattern.empty()) unsupported_decoder("decoder Replace of an empty text");
     } else if (const Json* regex = pattern.find("Regex")) {
       step.kind = Kind::kReplaceRegex;
       step.regex = Regex::compile(regex->as_string());
     } else {
-      unsupported("decoder Replace with a pattern that is neither Regex nor String");
+      unsupported_decoder("decoder Replace with a pattern that is neither Regex nor String");
     }
   } else if (type == "Metaspace") {
     step.kind = Kind::kMetaspace;
@@ -140,7 +140,7 @@ void Decoder::add(const Json& json) {
     const Json* scheme = json.find("prepend_scheme");
     step.at_begin = scheme == nullptr || scheme->as_string() != "never";
   } else {
-    unsupported("decoder '" + type + "'");
+    unsupported_decoder("decoder '" + type + "'");
   }
   steps_.push_back(std::move(step));
 }

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 namespace mlcb {
 namespace {
-
-constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 // Bit j of a word, for lane j: a table, since shifts by a different number in each lane are rare
 // among CPUs.
@@ -30,7 +27,7 @@ To bits_of(From value) {
 void mask_word(const float* values, uint32_t word, float* out) {
   for (size_t i = 0; i < 32; ++i) {
     const float value = values[i];  // read in any case: a branch for each lane would be slow
-    out[i] = (word & kLaneBits.bit[i]) != 0 ? value : kNone;
+    out[i] = (word & kLaneBits.bit[i]) != 0 ? value : kNoLogit;
   }
 }
 
@@ -42,7 +39,7 @@ const float* LogitRow::chunk(size_t index, float* buffer) const {
   const float* from = values + begin;
   if (count - begin < kChunk) {  // the last one
     for (size_t i = 0; i < kChunk; ++i) {
-      buffer[i] = begin + i < count && allows(begin + i) ? from[i] : kNone;
+      buffer[i] = begin + i < count && allows(begin + i) ? from[i] : kNoLogit;
     }
     return buffer;
   }
@@ -63,17 +60,17 @@ float LogitRow::group_maxima(std::vector<float>* maxima) const {
   constexpr size_t kWide = 2 * kLanes;  // more lanes than groups: maxima need not wait for another
   maxima->resize(chunks() * kLanes);
   float greatest[kLanes];
-  std::fill(greatest, greatest + kLanes, kNone);
+  std::fill(greatest, greatest + kLanes, kNoLogit);
   float buffer[kChunk];
   for (size_t c = 0; c < chunks(); ++c) {
     float* out = maxima->data() + c * kLanes;
     const float* logits = chunk(c, buffer);
     if (logits == nullptr) {
-      std::fill(out, out + kLanes, kNone);
+      std::fill(out, out + kLanes, kNoLogit);
       continue;
     }
     float wide[kWide];
-    std::fill(wide, wide + kWide, kNone);
+    std::fill(wide, wide + kWide, kNoLogit);
     for (size_t i = 0; i < kChunk; i += kWide) {
       for (size_t j = 0; j < kWide; ++j) {
         wide[j] = logits[i + j] > wide[j] ? logits[i + j] : wide[j];

@@ -2,9 +2,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace mlcb {
+
+constexpr float kNoLogit = -std::numeric_limits<float>::infinity();  // of a token that may not come
+constexpr float kGreatestLogit = std::numeric_limits<float>::max();
 
 // What sampling looks at: logits of ids below count, those that `allowed` leaves out counting as
 // minus infinity (nullptr: all are allowed; else id i is bit i % 32 of word i / 32).

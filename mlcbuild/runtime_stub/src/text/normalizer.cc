@@ -6,7 +6,7 @@
 namespace mlcb {
 namespace {
 
-[[noreturn]] void unsupported(const std::string& what) {
+[[noreturn]] void unsupported_normalizer(const std::string& what) {
   throw Error(MLCB_ERROR_UNSUPPORTED, "tokenizer: normalizer " + what + " is not supported");
 }
 
@@ -124,7 +124,7 @@ void Normalizer::add(const Json& json) {
     step.kind = Kind::kPrecompiled;
     step.precompiled = Precompiled::from_base64(json.at("precompiled_charsmap").as_string());
   } else {
-    unsupported("'" + type + "'");
+    unsupported_normalizer("'" + type + "'");
   }
   steps_.push_back(std::move(step));
 }
@@ -136,12 +136,12 @@ void Normalizer::add_replace(const Json& json) {
   const Json& pattern = json.at("pattern");
   if (const Json* text = pattern.find("String")) {
     step.pattern = text->as_string();
-    if (step.pattern.empty()) unsupported("Replace of an empty text");
+    if (step.pattern.empty()) unsupported_normalizer("Replace of an empty text");
   } else if (const Json* regex = pattern.find("Regex")) {
     step.kind = Kind::kReplaceRegex;
     step.regex = Regex::compile(regex->as_string());
   } else {
-    unsupported("Replace with a pattern that is neither Regex nor String");
+    unsupported_normalizer("Replace with a pattern that is neither Regex nor String");
   }
   steps_.push_back(std::move(step));
 }

@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 
 #include "core/decimal.h"
 #include "core/error.h"
 #include "text/candidates.h"
+#include "text/logit_row.h"
 
 namespace mlcb {
 namespace {
-
-constexpr float kNone = -std::numeric_limits<float>::infinity();
-constexpr float kGreatest = std::numeric_limits<float>::max();
 
 // The output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
 // generators, 2014).
@@ -45,7 +42,7 @@ int32_t pick(const SamplingParams& params, size_t count, float greatest, double 
   if (!(params.temperature > 0)) return candidates->first();
   Weighing weighing;
   weighing.greatest = greatest;
-  weighing.scale = std::min(1 / params.temperature, kGreatest);  // 0 * infinity would be NaN
+  weighing.scale = std::min(1 / params.temperature, kGreatestLogit);  // 0 * infinity would be NaN
   const size_t top_k = static_cast<size_t>(params.top_k);
   const bool cuts_k = top_k > 0 && top_k < count;
   const bool cuts_p = params.top_p > 0 && params.top_p < 1;
@@ -132,7 +129,7 @@ void check_sampling_params(const SamplingParams& params, size_t vocab_size) {
       throw Error(MLCB_ERROR_ARGUMENT, "logit_bias names the token " + std::to_string(bias.token) +
                                            ", not in 0.." + std::to_string(vocab_size - 1));
     }
-    require(std::isfinite(bias.bias) || bias.bias == kNone, "a logit_bias", bias.bias,
+    require(std::isfinite(bias.bias) || bias.bias == kNoLogit, "a logit_bias", bias.bias,
             "be a finite number, or minus infinity");
   }
 }
@@ -158,11 +155,13 @@ void Sampler::accept(int32_t token) {
 
 // Finite logits stay finite, but for those that a bias forbids.
 void Sampler::change_logits(float* logits, size_t count) const {
-  auto clamp = [](float value) { return std::min(std::max(value, -kGreatest), kGreatest); };
+  auto clamp = [](float value) {
+    return std::min(std::max(value, -kGreatestLogit), kGreatestLogit);
+  };
   for (const LogitBias& bias : params_.logit_bias) {
     const size_t id = static_cast<size_t>(bias.token);
     if (id >= count || !std::isfinite(logits[id])) continue;
-    logits[id] = bias.bias == kNone ? kNone : clamp(logits[id] + bias.bias);
+    logits[id] = bias.bias == kNoLogit ? kNoLogit : clamp(logits[id] + bias.bias);
   }
   const float repetition = params_.repetition_penalty;
   for (const SeenToken& seen : seen_) {
@@ -189,7 +188,7 @@ SampledToken Sampler::sample(const float* logits, size_t vocab_size, size_t vali
     row.values = scratch.changed.data();
   }
   const float greatest = scratch.candidates.start(row);
-  if (greatest == kNone) throw no_token({logits, count, allowed});
+  if (greatest == kNoLogit) throw no_token({logits, count, allowed});
   SampledToken sampled;
   const double share = uniform(params_.seed, params_.stream, accepted_);
   sampled.token = pick(params_, count, greatest, share, &scratch.candidates);

@@ -18,7 +18,7 @@ struct Tool {
   std::string schema;  // JSON
 };
 
-[[noreturn]] void refuse(const std::string& what) { throw Error(MLCB_ERROR_ARGUMENT, what); }
+[[noreturn]] void bad_tools(const std::string& what) { throw Error(MLCB_ERROR_ARGUMENT, what); }
 
 std::string compact(const Value& value) {
   jinja::JsonStyle style;
@@ -63,20 +63,20 @@ const Value* find(const Value& object, const char* key, Kind kind) {
   return found != nullptr && found->is(kind) ? found : nullptr;
 }
 
-std::vector<Tool> read_tools(const Value& json) {
+std::vector<Tool> named_tools(const Value& json) {
   std::vector<Tool> tools;
   if (!json.is_sequence(jinja::Flavor::kList) || json.sequence().items.empty()) {
-    refuse("tools: expected a list with at least one tool");
+    bad_tools("tools: expected a list with at least one tool");
   }
   for (const Value& item : json.sequence().items) {
     const std::string where = "tools[" + std::to_string(tools.size()) + "]";
     const Value* function = find(item, "function", Kind::kDict);
     const Value* name = function == nullptr ? nullptr : find(*function, "name", Kind::kString);
     if (name == nullptr || name->text().empty()) {
-      refuse(where + ": expected {\"type\": \"function\", \"function\": {\"name\": ...}}");
+      bad_tools(where + ": expected {\"type\": \"function\", \"function\": {\"name\": ...}}");
     }
     for (const Tool& other : tools) {
-      if (other.name == name->text()) refuse(where + ": a tool has this name already");
+      if (other.name == name->text()) bad_tools(where + ": a tool has this name already");
     }
     Tool tool;
     tool.name = name->text();
@@ -91,26 +91,26 @@ std::vector<Tool> read_tools(const Value& json) {
         tool.schema = "{\"type\":\"object\"," + tool.schema.substr(1);
       }
     } else {
-      refuse(where + ".function.parameters: expected a JSON schema");
+      bad_tools(where + ".function.parameters: expected a JSON schema");
     }
     tools.push_back(std::move(tool));
   }
   return tools;
 }
 
-std::vector<Tool> choose(std::vector<Tool> tools, const Value& choice_json) {
+std::vector<Tool> chosen_tools(std::vector<Tool> tools, const Value& choice_json) {
   if (choice_json.is_string() && choice_json.text() == "required") return tools;
   const Value* function = find(choice_json, "function", Kind::kDict);
   const Value* name = function == nullptr ? nullptr : find(*function, "name", Kind::kString);
   if (name == nullptr) {
-    refuse(
+    bad_tools(
         "tool_choice: expected \"required\" or {\"type\": \"function\", \"function\": "
         "{\"name\": ...}}");
   }
   for (const Tool& tool : tools) {
     if (tool.name == name->text()) return {tool};
   }
-  refuse("tool_choice: no tool is called " + json_quote(name->text()));
+  bad_tools("tool_choice: no tool is called " + json_quote(name->text()));
 }
 
 // {"name": "...", <key>: {...}} for one of the tools.
@@ -130,8 +130,9 @@ std::string tool_grammar(const std::string& tool_format, const std::string& tool
                          const std::string& tool_choice_json, bool parallel) {
   OutputParser::create(tool_format, "");  // it is known
   jinja::Heap heap(size_t{64} << 20, 10000000);
-  const std::vector<Tool> tools = choose(read_tools(jinja::parse_json(heap, tools_json, "tools")),
-                                         jinja::parse_json(heap, tool_choice_json, "tool_choice"));
+  const std::vector<Tool> tools =
+      chosen_tools(named_tools(jinja::parse_json(heap, tools_json, "tools")),
+                   jinja::parse_json(heap, tool_choice_json, "tool_choice"));
   if (tool_format == "hermes") {
     return repeat(sequence({literal("<tool_call>\n"), call_object(tools, "arguments"),
                             literal("\n</tool_call>")}),
