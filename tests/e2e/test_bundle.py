@@ -165,7 +165,7 @@ def test_an_altered_byte_is_found_and_named(smollm2_int4: Path, tmp_path: Path) 
 def test_an_archive_holds_the_bundle(
     tiny_bundle: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
-    bundle = tiny_bundle("tied", "q4f16_1")
+    bundle = tiny_bundle("untied", "q4f16_1")
     packed = run_mlcbuild("archive", bundle, "--out", tmp_path / "a.tar.zst")
     assert packed.returncode == 0, packed.stderr
     again = run_mlcbuild("archive", bundle, "--out", tmp_path / "b.tar.zst")
