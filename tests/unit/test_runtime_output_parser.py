@@ -319,7 +319,13 @@ def test_a_chosen_tool_and_its_schema(driver: ChatDriver) -> None:
                 "type": "sequence",
                 "parts": [
                     {"type": "literal", "text": '{"name": "f", "arguments": '},
-                    {"type": "json_schema", "schema": TOOLS[0]["function"]["parameters"]},
+                    {
+                        "type": "json_schema",
+                        "schema": {
+                            **TOOLS[0]["function"]["parameters"],
+                            "additionalProperties": False,
+                        },
+                    },
                     {"type": "literal", "text": "}"},
                 ],
             },
@@ -338,7 +344,21 @@ def test_a_chosen_tool_and_its_schema(driver: ChatDriver) -> None:
         (None, {"type": "object", "properties": {}, "additionalProperties": False}),
         (
             {"properties": {"x": {"type": "integer"}}, "required": ["x"]},
-            {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+            {
+                "type": "object",
+                "properties": {"x": {"type": "integer"}},
+                "required": ["x"],
+                "additionalProperties": False,
+            },
+        ),
+        ({"type": "object"}, {"type": "object"}),
+        (
+            {"properties": {}, "additionalProperties": True},
+            {"type": "object", "properties": {}, "additionalProperties": True},
+        ),
+        (
+            {"properties": {"x": {}}, "allOf": [{"required": ["y"]}]},
+            {"type": "object", "properties": {"x": {}}, "allOf": [{"required": ["y"]}]},
         ),
     ],
 )

@@ -63,6 +63,25 @@ const Value* find(const Value& object, const char* key, Kind kind) {
   return found != nullptr && found->is(kind) ? found : nullptr;
 }
 
+// A function's parameters as a schema: an object, whether they say so or not, and one of the named
+// properties alone where nothing tells of others. A function is called with what it knows.
+std::string arguments_schema(const Value& parameters) {
+  static const char* const kMore[] = {"additionalProperties",
+                                      "patternProperties",
+                                      "unevaluatedProperties",
+                                      "$ref",
+                                      "allOf",
+                                      "anyOf",
+                                      "oneOf"};
+  const jinja::DictObject& keys = parameters.dict();
+  std::string added;
+  if (keys.find("type") == nullptr) added += "\"type\":\"object\",";
+  bool closed = keys.find("properties") != nullptr;
+  for (const char* key : kMore) closed = closed && keys.find(key) == nullptr;
+  if (closed) added += "\"additionalProperties\":false,";
+  return "{" + added + compact(parameters).substr(1);
+}
+
 std::vector<Tool> named_tools(const Value& json) {
   std::vector<Tool> tools;
   if (!json.is_sequence(jinja::Flavor::kList) || json.sequence().items.empty()) {
@@ -85,11 +104,7 @@ std::vector<Tool> named_tools(const Value& json) {
         (parameters->is(Kind::kDict) && parameters->dict().items.empty())) {
       tool.schema = "{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}";
     } else if (parameters->is(Kind::kDict)) {
-      tool.schema = compact(*parameters);
-      // Arguments are an object, whether the schema says so or not.
-      if (parameters->dict().find("type") == nullptr) {
-        tool.schema = "{\"type\":\"object\"," + tool.schema.substr(1);
-      }
+      tool.schema = arguments_schema(*parameters);
     } else {
       bad_tools(where + ".function.parameters: expected a JSON schema");
     }
