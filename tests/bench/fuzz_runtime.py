@@ -115,7 +115,7 @@ def fuzz(part: str, objects: list[Path], folder: Path, seconds: int) -> bool:
     flags = [*FLAGS, "-fsanitize=fuzzer", f"-DFUZZ=fuzz_{part}", *INCLUDES]
     link = [*map(str, [target, *objects]), "-o", str(program), "-ldl", "-pthread"]
     subprocess.run(["clang++", *flags, *link], check=True)
-    limits = ["-timeout=20", "-rss_limit_mb=3000", "-max_len=60000", "-print_final_stats=1"]
+    limits = ["-timeout=60", "-rss_limit_mb=3000", "-max_len=60000", "-print_final_stats=1"]
     command = [str(program), str(corpus), *limits]
     command += [f"-max_total_time={seconds}", f"-artifact_prefix={own}/"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
