@@ -185,18 +185,24 @@ class NativeBundle:
     """A bundle opened by its own runtime library. Usable from any thread."""
 
     def __init__(
-        self, bundle: Bundle, *, verify_full: bool = False, library: ctypes.CDLL | None = None
+        self,
+        bundle: Bundle,
+        *,
+        verify_full: bool = False,
+        library: ctypes.CDLL | None = None,
+        closed_name: str = "bundle",
     ) -> None:
         """Opens ``bundle``; ``verify_full`` also hashes the params.
 
-        ``library``: another bundle's runtime that opens this one, as a draft for it. Raises what
-        the runtime finds as an ``MlcbuildError``.
+        ``library``: another bundle's runtime that opens this one, as a draft for it.
+        ``closed_name``: what users have closed when a call comes too late. Raises what the runtime
+        finds as an ``MlcbuildError``.
         """
         self.bundle = bundle
         if library is None:
             library = load_library(bundle.file(bundle.manifest.runtime.library))
         self.library = library
-        self._gate = _Gate("bundle", str(bundle.path))
+        self._gate = _Gate(closed_name, str(bundle.path))
         self._handle = c_void_p()
         options = BundleOptions(ctypes.sizeof(BundleOptions), int(verify_full))
         encoded = str(bundle.path).encode("utf-8", "surrogateescape")
@@ -204,10 +210,17 @@ class NativeBundle:
 
     @classmethod
     def open(
-        cls, path: Path, *, verify_full: bool = False, library: ctypes.CDLL | None = None
+        cls,
+        path: Path,
+        *,
+        verify_full: bool = False,
+        library: ctypes.CDLL | None = None,
+        closed_name: str = "bundle",
     ) -> NativeBundle:
         """Reads the manifest of the folder ``path`` and opens it."""
-        return cls(open_bundle(path), verify_full=verify_full, library=library)
+        return cls(
+            open_bundle(path), verify_full=verify_full, library=library, closed_name=closed_name
+        )
 
     @contextmanager
     def use(self) -> Iterator[c_void_p]:

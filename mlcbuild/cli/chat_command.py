@@ -32,21 +32,33 @@ _TEMPERATURE = 0.7
     is_flag=True,
     help="Keep neither the lines that are typed nor the conversation.",
 )
-@click.option("--temperature", type=float, default=None, help="0 always takes the likeliest token.")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0, 2),
+    default=None,
+    help="0 always takes the likeliest token.",
+)
 @click.option(
     "--top-p",
-    type=float,
+    type=click.FloatRange(0, 1),
     default=None,
     help="Sample from the likeliest tokens that together have this probability.",
 )
 @click.option(
     "--top-k",
-    type=int,
+    type=click.IntRange(min=0),
     default=None,
     help="Sample from this many of the likeliest tokens; 0 is off.",
 )
-@click.option("--max-tokens", type=int, default=None, help="Longest answer, in tokens.")
-@click.option("--seed", type=int, default=None, help="Same seed, same answers.")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), default=None, help="Longest answer, in tokens."
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 64) - 1),
+    default=None,
+    help="Same seed, same answers.",
+)
 @engine_options
 def command(
     bundle: Path,

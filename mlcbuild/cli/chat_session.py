@@ -314,7 +314,7 @@ class ChatSession:
         return True
 
     def _drop(self, rest: str) -> bool:
-        if rest and not rest.isdigit():
+        if rest and not (rest.isascii() and rest.isdigit()):
             raise UsageError(f"/drop takes a number of exchanges, not {rest!r}")
         dropped = self.transcript.drop_oldest(int(rest) if rest else 1)
         left = len(self.transcript.turns) // 2
@@ -323,11 +323,14 @@ class ChatSession:
 
     def _reset(self, rest: str) -> bool:
         self.transcript.turns.clear()
+        self._figures.clear()
         self._screen.say("  a new conversation")
         return True
 
     def _save(self, rest: str) -> bool:
         path = _path(rest, "/save")
+        if not path.parent.is_dir():
+            raise UsageError("there is no such folder", where=str(path.parent))
         save_transcript(path, self.transcript, self._engine.model_name)
         self._screen.say(f"  saved {_exchanges(len(self.transcript.turns) // 2)} to {path}")
         return True
@@ -335,6 +338,7 @@ class ChatSession:
     def _load(self, rest: str) -> bool:
         path = _path(rest, "/load")
         self.transcript = load_transcript(path)
+        self._figures.clear()
         self._screen.say(f"  going on after {_exchanges(len(self.transcript.turns) // 2)}")
         return True
 

@@ -43,18 +43,19 @@ class ChatSettings:
     """Parameters that differ from the model's own; ``system`` is part of the conversation."""
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
-        """Takes what is not None; raises ``UsageError`` as ``set`` does."""
+        """Takes what is not None: "default" goes back to it. Raises ``UsageError`` as ``set``."""
         self._values: dict[str, Any] = {}
         for name, value in (given or {}).items():
             if value is not None:
                 self._store(name, value)
+        self._first = self.values()
 
     def values(self) -> dict[str, Any]:
         """Parameters for a request."""
         return dict(self._values)
 
     def set(self, name: str, text: str) -> None:
-        """Changes one; "default" goes back to the model's own.
+        """Changes one; "default" goes back to how the chat began.
 
         Raises ``UsageError`` for an unknown name, with a suggestion, or a value that is no good.
         """
@@ -63,13 +64,15 @@ class ChatSettings:
             raise UsageError(f'there is no setting "{name}"', hint=_suggestion(name))
         if text.lower() in _DEFAULT_WORDS:
             self._values.pop(name, None)
+            if name in self._first:
+                self._values[name] = self._first[name]
             return
         try:
             value = setting.convert(text)
         except ValueError:
             raise UsageError(
                 f"{name} is {setting.kind}, not {text!r}",
-                hint=f'"/set {name} default" goes back to the model\'s own',
+                hint=f'"/set {name} default" goes back to how the chat began',
             ) from None
         self._store(name, value)
 

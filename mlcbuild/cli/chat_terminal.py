@@ -106,8 +106,8 @@ def editing_reader(
 ) -> Reader:
     """Lines with editing, history and completion of commands.
 
-    Alt-Enter starts a new line, pasted text may have many. The first Ctrl-C empties the line, a
-    second one leaves.
+    Alt-Enter starts a new line, pasted text may have many. Ctrl-C empties a line with text; on an
+    empty one the second in a row leaves.
     """
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import FileHistory, InMemoryHistory
@@ -115,6 +115,7 @@ def editing_reader(
     from prompt_toolkit.output import create_output
 
     bindings = KeyBindings()
+    interrupted = False
 
     @bindings.add("enter")
     def _accept(event: KeyPressEvent) -> None:
@@ -123,6 +124,15 @@ def editing_reader(
     @bindings.add("escape", "enter")
     def _new_line(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
+
+    @bindings.add("c-c")
+    def _interrupt(event: KeyPressEvent) -> None:
+        nonlocal interrupted
+        if event.current_buffer.text:
+            interrupted = False
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt())
 
     if history is not None:
         history.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +147,6 @@ def editing_reader(
         enable_open_in_editor=True,
         output=create_output(sys.stdout if sys.stdout.isatty() else sys.stderr),
     )
-    interrupted = False
 
     def read(draft: str) -> str | None:
         nonlocal interrupted

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
 @click.option("--stop", multiple=True, help="Stop before this string (may be repeated).")
 @click.option(
     "--json-schema",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=click.Path(path_type=Path),
     default=None,
+    metavar="FILE",
     help="The answer is JSON that fits the schema in this file.",
 )
 @click.option("--regex", default=None, help="The whole answer matches this regular expression.")
@@ -66,7 +69,7 @@ def command(
     guessing = speculation_arguments(speculation, speculation_tokens, draft)
     options["grammar"] = _grammar(json_schema, regex)
     if prompt == "-":
-        prompt = sys.stdin.read()
+        prompt = _read_stdin()
     with Engine(
         bundle,
         threads=threads,
@@ -77,25 +80,69 @@ def command(
         token_ids = _prompt_token_ids(engine, prompt, system, raw)
         options["stop"] = tuple(options["stop"])
         if as_json:
-            click.echo(json.dumps(_record(engine, token_ids, options), ensure_ascii=False))
+            with _grammar_errors(json_schema):
+                record = _record(engine, token_ids, options)
+            click.echo(json.dumps(record, ensure_ascii=False))
             return
         output = text_output()
-        for piece in engine.stream(token_ids, **options):
-            write_now(output, piece)
+        finish_reason = None
+        with _grammar_errors(json_schema):
+            for event in engine.stream_events(token_ids, **options):
+                write_now(output, event.text)
+                finish_reason = event.finish_reason or finish_reason
         write_now(output, "\n")
+        if finish_reason == "length":
+            limit = options["max_tokens"]
+            _warn_cut(limit, engine.context_window_size, whole=options["grammar"] is None)
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"stdin is not UTF-8 at byte {error.start}") from None
+
+
+def _warn_cut(max_tokens: int, window: int, *, whole: bool) -> None:
+    """Says that an answer was cut off, on stderr."""
+    cause = f"--max-tokens {max_tokens}" if max_tokens else f"the context window of {window} tokens"
+    rest = "" if whole else "; it does not fit its grammar"
+    click.echo(f"warning: the answer was ended by {cause}{rest}", err=True)
+
+
+@contextmanager
+def _grammar_errors(json_schema: Path | None) -> Iterator[None]:
+    """Errors of a grammar name the file or option that it came from, not the bundle."""
+    from mlcbuild.bundle.abi import GrammarError
+
+    try:
+        yield
+    except GrammarError as error:
+        error.where = "--regex" if json_schema is None else str(json_schema)
+        raise
 
 
 def _grammar(json_schema: Path | None, regex: str | None) -> dict[str, str] | None:
     if json_schema is not None and regex is not None:
         raise UsageError("--json-schema and --regex cannot both bind the answer")
     if json_schema is not None:
-        try:
-            return {"type": "json_schema", "value": json_schema.read_text(encoding="utf-8")}
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(
-                "the schema does not read", where=str(json_schema), why=str(error)
-            ) from None
+        return {"type": "json_schema", "value": _read_schema(json_schema)}
     return None if regex is None else {"type": "regex", "value": regex}
+
+
+def _read_schema(path: Path) -> str:
+    """The text of a schema, which must be JSON."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"{path}:{error.lineno}:{error.colno}"
+        raise UsageError("the schema is not JSON", where=where, why=error.msg) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        hint = "--json-schema takes a file" if str(path).lstrip().startswith("{") else None
+        raise UsageError("the schema does not read", where=str(path), why=why, hint=hint) from None
+    return text
 
 
 def _prompt_token_ids(engine: Engine, prompt: str, system: str | None, raw: bool) -> list[int]:

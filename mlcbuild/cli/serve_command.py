@@ -22,7 +22,7 @@ from mlcbuild.cli._bundle_options import (
     speculation_options,
 )
 from mlcbuild.cli.context import get_settings
-from mlcbuild.errors import SourceError, UsageError
+from mlcbuild.errors import UsageError
 
 if TYPE_CHECKING:
     from mlcbuild.engine import AsyncEngine
@@ -227,6 +227,7 @@ def command(
     if kv_bytes is not None and kv_tokens is not None:
         raise UsageError("--kv-bytes and --kv-tokens say the same thing; give one")
     guessing = speculation_arguments(speculation, speculation_tokens, draft)
+    _check_names(model_names, cors_origins, allowed_hosts)
     quiet = get_settings().quiet or get_settings().as_json
     keys = _collect_keys(api_keys, api_key_file)
     options = ServerOptions(
@@ -272,6 +273,26 @@ def command(
     talk.say("stopped", {"event": "stopped"})
 
 
+def _check_names(model_names: Sequence[str], origins: Sequence[str], hosts: Sequence[str]) -> None:
+    """Refuses what no request could ever say."""
+    for name in model_names:
+        if not name.strip():
+            raise UsageError("--model-name is empty")
+    for origin in origins:
+        if origin not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
+            raise UsageError(
+                f"--cors {origin}: no page has this origin",
+                why="an origin is a scheme, a host and maybe a port, without a path",
+                hint="for example https://app.example or http://localhost:3000; * is all",
+            )
+    for host in hosts:
+        if not host or "/" in host or host.strip() != host:
+            raise UsageError(
+                f"--allowed-host {host}: a Host header never says this",
+                hint="give the name alone, for example llm.example",
+            )
+
+
 def _collect_keys(given: Sequence[str], file: Path | None) -> tuple[str, ...]:
     """Keys of the command line, the file and the environment."""
     keys = list(given)
@@ -279,8 +300,12 @@ def _collect_keys(given: Sequence[str], file: Path | None) -> tuple[str, ...]:
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise SourceError(
-                "the file of API keys does not read", where=str(file), why=str(error)
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise UsageError(
+                "the file of API keys does not read",
+                where=str(file),
+                why=why,
+                hint="see --api-key-file",
             ) from None
         found = [line.strip() for line in lines if line.strip()]
         if not found:
@@ -335,7 +360,8 @@ class _Talk:
         self._print(f"warning: {text}\nhint: {hint}", {"event": "warning", "message": text})
 
     def _print(self, text: str, record: dict[str, Any]) -> None:
-        line = json.dumps(record, ensure_ascii=False) if self._as_json else text
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = json.dumps({"time": now, **record}, ensure_ascii=False) if self._as_json else text
         print(line, file=sys.stderr, flush=True)
 
     def log_writer(self) -> LogWriter | None:
@@ -356,7 +382,6 @@ class _Talk:
         memory, limits = info["memory"], info["limits"]
         record = {
             "event": "ready",
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "url": f"{url}/v1",
             "models": list(options.model_names),
             "engine": info,

@@ -21,6 +21,7 @@ from mlcbuild.engine.generation import (
     GenerationCollector,
     GenerationOptions,
     TextMaker,
+    check_prompts,
     native_request,
 )
 from mlcbuild.engine.hub import Flight, Mail
@@ -298,6 +299,7 @@ class AsyncEngine(EngineBase):
         self, prompts: Sequence[Prompt], n: int, **options: Unpack[GenerationOptions]
     ) -> Callable[[], tuple[list[Request], list[Request]]]:
         def prepare() -> tuple[list[Request], list[Request]]:
+            check_prompts(prompts)
             requests = [native_request(self._builder, prompt, n, **options) for prompt in prompts]
             return requests, requests
 

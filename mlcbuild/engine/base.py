@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,7 +22,8 @@ from mlcbuild.engine.answers import (
     Job,
 )
 from mlcbuild.engine.hub import Dispatch, RequestHub
-from mlcbuild.engine.prepare import Prepared, Prompt, RequestBuilder
+from mlcbuild.engine.options import checked_options
+from mlcbuild.engine.prepare import Prepared, Prompt, RequestBuilder, token_id_list
 from mlcbuild.engine.protocol import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -83,12 +85,22 @@ class EngineBase:
     def __init__(
         self, bundle: str | Path, dispatch: Dispatch, **options: Unpack[EngineOptions]
     ) -> None:
-        given: dict[str, Any] = dict(options)
+        given = checked_options(options, EngineOptions)
         draft_path = given.pop("draft", None)
+        if draft_path is not None and given.get("speculation") is None:
+            given["speculation"] = "draft"
         if (given.get("speculation") == "draft") != (draft_path is not None):
-            raise UsageError('speculation "draft" needs the option draft, and draft needs it')
+            raise UsageError(
+                'draft, the folder of a small bundle, goes with speculation "draft"',
+                hint="give both, or neither",
+            )
+        for path in (bundle, draft_path):
+            if path is not None and not isinstance(path, (str, os.PathLike)):
+                raise UsageError(f"a bundle is given as its folder, not {type(path).__name__}")
         verify_full = given.pop("verify_full", False)
-        self._native = NativeBundle.open(Path(bundle), verify_full=verify_full)
+        self._native = NativeBundle.open(
+            Path(bundle), verify_full=verify_full, closed_name="engine"
+        )
         self._draft: NativeBundle | None = None
         engine: NativeEngine | None = None
         try:
@@ -225,8 +237,8 @@ class EngineBase:
     def _logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         import numpy as np
 
-        rows = np.empty((len(token_ids), self.manifest.model.vocab_size), np.float32)
-        ids = [int(token) for token in token_ids]
+        ids = token_id_list(token_ids)
+        rows = np.empty((len(ids), self.manifest.model.vocab_size), np.float32)
         self._engine.logits_into(ids, rows.ctypes.data, rows.size)
         return rows
 
@@ -268,6 +280,11 @@ def read_request(
         )
     if isinstance(request, kind):
         return request
+    if request is not None and not isinstance(request, Mapping):
+        raise InvalidRequestError(
+            f"a request is an object, not {type(request).__name__}",
+            hint="parameters go in by their names, as messages=[...]",
+        )
     if request is not None:
         return parse_request(kind, plain(request))
     body = plain(given)

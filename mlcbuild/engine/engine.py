@@ -18,6 +18,7 @@ from mlcbuild.engine.generation import (
     GenerationCollector,
     GenerationOptions,
     TextMaker,
+    check_prompts,
     native_request,
 )
 from mlcbuild.engine.hub import Flight, Mail
@@ -245,6 +246,7 @@ class Engine(EngineBase):
         The runtime queues what exceeds its batch. The results are in the prompts' order, each what
         ``generate`` gives.
         """
+        check_prompts(prompts)
         requests = [native_request(self._builder, prompt, 1, **options) for prompt in prompts]
         return [choices[0] for choices in self._collect(requests)]
 

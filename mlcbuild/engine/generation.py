@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from mlcbuild.bundle.abi import EventKind, GrammarKind
 from mlcbuild.bundle.native import NativeEvent, Request, RequestUsage
+from mlcbuild.engine.options import checked_options
 from mlcbuild.engine.prepare import Prompt, RequestBuilder, grammar_of, timeout_ms
 from mlcbuild.engine.protocol import GrammarSpec, parse_part
 from mlcbuild.errors import UsageError
@@ -81,10 +82,7 @@ def native_request(
     builder: RequestBuilder, prompt: Prompt, n: int, **options: Unpack[GenerationOptions]
 ) -> Request:
     """What the runtime takes for ``n`` texts after a prompt."""
-    given: dict[str, Any] = dict(options)
-    unknown = sorted(set(given) - set(GenerationOptions.__annotations__))
-    if unknown:
-        raise TypeError(f"unknown option {unknown[0]}")
+    given = checked_options(options, GenerationOptions)
     stop = given.pop("stop", ())
     if isinstance(stop, str):
         stop = (stop,)
@@ -109,6 +107,12 @@ def native_request(
         grammar=text,
         **given,
     )
+
+
+def check_prompts(prompts: object) -> None:
+    """Refuses a text where a list of prompts is meant: its letters are no prompts."""
+    if isinstance(prompts, (str, bytes)):
+        raise UsageError("prompts are a list, not one text", hint="put it in brackets")
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import index
@@ -118,11 +118,17 @@ class RequestBuilder:
 
     def tokenize(self, text: str, *, special: bool = True, bos: bool = False) -> list[int]:
         """Token ids of ``text``; ``bos`` puts BOS in front where the model wants one."""
+        if not isinstance(text, str):
+            raise UsageError(f"expected a text, not {type(text).__name__}")
         flags = TextFlags.TOKENIZE_SPECIAL if special else TextFlags.NONE
         return self._native.tokenize(text, flags | TextFlags.TOKENIZE_BOS if bos else flags)
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """A conversation as text; options are those of ``NativeBundle.render_chat``."""
+        if isinstance(messages, (str, bytes)) or not all(
+            isinstance(message, Mapping) for message in messages
+        ):
+            raise UsageError('messages are a list of {"role": ..., "content": ...}')
         if not self._has_template:
             raise UsageError(
                 "the model has no chat template",
@@ -138,12 +144,13 @@ class RequestBuilder:
             if raw:
                 return self.tokenize(prompt, bos=True)
             prompt = [{"role": "user", "content": prompt}]
+        if isinstance(prompt, (bytes, bytearray, Mapping)) or not isinstance(prompt, Iterable):
+            raise UsageError(
+                f"a prompt is a text, messages or token ids, not {type(prompt).__name__}"
+            )
         messages = [item for item in prompt if isinstance(item, Mapping)]
         if not messages:
-            try:
-                return [index(item) for item in prompt if not isinstance(item, Mapping)]
-            except TypeError as error:
-                raise UsageError("a token id is not an integer", why=str(error)) from None
+            return token_id_list(prompt)  # type: ignore[arg-type]
         if len(messages) != len(prompt) or raw:
             raise UsageError("a prompt is a text, messages or token ids, not a mixture")
         # The rendered text holds BOS where the template puts one, so none is added here.
@@ -160,14 +167,9 @@ class RequestBuilder:
         native, seed = self._request(request, self.tokenize(text), limit)
         kind, grammar, param = self._format(request.response_format, request.grammar)
         if request.must_call_tool:
-            choice = request.tool_choice
-            wanted: Any = choice
-            if isinstance(choice, NamedToolChoice):
-                wanted = choice.model_dump()
-            parallel = request.parallel_tool_calls is not False
-            grammar = self._native.tool_grammar(tools, wanted, parallel=parallel)
-            kind, param = GrammarKind.STRUCTURE, "tools"
-        self._check_grammar(kind, grammar, param)
+            kind, grammar = GrammarKind.STRUCTURE, self._tool_grammar(request, tools)
+        else:
+            self._check_grammar(kind, grammar, param)
         make_parser = partial(
             self._native.output_parser,
             tools=bool(tools),
@@ -205,10 +207,16 @@ class RequestBuilder:
         self._check_grammar(kind, grammar, param)
         natives: list[Request] = []
         seed = None
-        for prompt in prompts:
+        size = self._native.bundle.manifest.model.vocab_size
+        for place, prompt in enumerate(prompts):
             ids = self.tokenize(prompt, bos=True) if isinstance(prompt, str) else prompt
+            name = "prompt" if len(prompts) == 1 else f"prompt[{place}]"
             if not ids:
-                raise InvalidRequestError("the prompt has no tokens", param="prompt")
+                raise InvalidRequestError(f"{name} has no tokens", param=name)
+            if isinstance(prompt, list) and max(prompt) >= size:
+                raise InvalidRequestError(
+                    f"{name} holds token {max(prompt)}, the model has {size}", param=name
+                )
             native, seed = self._request(request, ids, limit, seed)
             natives.append(
                 replace(
@@ -286,10 +294,20 @@ class RequestBuilder:
             seed=seed or 0,
             ignore_eos=bool(request.ignore_eos),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            stop_token_ids=tuple(request.stop_token_ids or ()),
+            stop_token_ids=self._stop_ids(request.stop_token_ids),
             timeout_ms=timeout_ms(request.timeout),
         )
         return native, seed
+
+    def _stop_ids(self, given: Sequence[int] | None) -> tuple[int, ...]:
+        size = self._native.bundle.manifest.model.vocab_size
+        for token in given or ():
+            if token >= size:
+                raise InvalidRequestError(
+                    f"stop_token_ids names token {token}, the model has {size}",
+                    param="stop_token_ids",
+                )
+        return tuple(given or ())
 
     def _biases(self, given: Mapping[str, float] | None) -> tuple[tuple[int, float], ...]:
         biases: list[tuple[int, float]] = []
@@ -317,6 +335,36 @@ class RequestBuilder:
         schema = json_text(response_format.json_schema.schema_, "the JSON schema")
         return GrammarKind.JSON_SCHEMA, schema, "response_format"
 
+    def _tool_grammar(
+        self, request: ChatCompletionRequest, tools: Sequence[Mapping[str, Any]]
+    ) -> str:
+        """What forces a call: of a named function one, unless several are asked for."""
+        wanted: Any = request.tool_choice
+        parallel = request.parallel_tool_calls is not False
+        if isinstance(request.tool_choice, NamedToolChoice):
+            wanted = request.tool_choice.model_dump()
+            parallel = request.parallel_tool_calls is True
+        try:
+            grammar = self._native.tool_grammar(tools, wanted, parallel=parallel)
+        except UsageError as error:
+            raise InvalidRequestError(error.message, param="tools", hint=error.hint) from None
+        try:
+            self._native.check_grammar(GrammarKind.STRUCTURE, grammar)
+        except GrammarError:
+            # It names a place in the structure; callers know their schemas.
+            for place, tool in enumerate(tools):
+                schema = json_text(tool["function"].get("parameters") or {}, "tools")
+                name = f"tools[{place}].function.parameters"
+                try:
+                    self._native.check_grammar(GrammarKind.JSON_SCHEMA, schema)
+                except GrammarError as error:
+                    message = error.message.removeprefix("JSON schema: ")
+                    raise InvalidRequestError(
+                        f"{name}: {message}", param=name, code="invalid_grammar", hint=error.hint
+                    ) from None
+            raise
+        return grammar
+
     def _check_grammar(self, kind: GrammarKind, grammar: str | None, param: str) -> None:
         if kind is not GrammarKind.NONE:
             try:
@@ -324,6 +372,19 @@ class RequestBuilder:
             except GrammarError as error:
                 error.param = param
                 raise
+
+
+def token_id_list(given: Iterable[int]) -> list[int]:
+    """Token ids as ints; ``UsageError`` for what is none."""
+    ids: list[int] = []
+    for item in given:
+        if isinstance(item, bool):
+            raise UsageError(f"a token id is an integer, not {item}")
+        try:
+            ids.append(index(item))
+        except TypeError:
+            raise UsageError(f"a token id is an integer, not {type(item).__name__}") from None
+    return ids
 
 
 def grammar_of(spec: GrammarSpec) -> tuple[GrammarKind, str | None]:

@@ -211,8 +211,10 @@ class ResponseFormat(_Given):
 
     @model_validator(mode="after")
     def _has_its_schema(self) -> ResponseFormat:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("json_schema belongs to type json_schema, and only there")
+        if self.type == "json_schema" and self.json_schema is None:
+            raise _fault("response_format.json_schema", "is missing", code="missing_parameter")
+        if self.type != "json_schema" and self.json_schema is not None:
+            raise ValueError(f"json_schema belongs to type json_schema, not to {self.type}")
         return self
 
 
@@ -623,13 +625,14 @@ RequestModel = TypeVar("RequestModel", bound=_Given)
 class _Fault(ValueError):
     """A broken rule about a parameter of the top level."""
 
-    def __init__(self, param: str, message: str) -> None:
+    def __init__(self, param: str, message: str, code: str | None) -> None:
         super().__init__(f"{param} {message}")
         self.param = param
+        self.code = code
 
 
-def _fault(param: str, message: str) -> _Fault:
-    return _Fault(param, message)
+def _fault(param: str, message: str, *, code: str | None = None) -> _Fault:
+    return _Fault(param, message, code)
 
 
 def parse_request(kind: type[RequestModel], body: Mapping[str, Any]) -> RequestModel:
@@ -637,6 +640,10 @@ def parse_request(kind: type[RequestModel], body: Mapping[str, Any]) -> RequestM
 
     Raises ``InvalidRequestError`` for the first thing that is wrong.
     """
+    if not isinstance(body, Mapping):
+        raise InvalidRequestError(
+            f"expected an object, not {type(body).__name__}", hint="name the parameters"
+        )
     _check_values(body, (), 0)
     try:
         return kind.model_validate(body)
@@ -703,12 +710,28 @@ def _explain(
         return InvalidRequestError(f"{param} is missing", param=param, code="missing_parameter")
     cause = (first.get("ctx") or {}).get("error")
     if isinstance(cause, _Fault):
-        return InvalidRequestError(str(cause), param=cause.param)
+        return InvalidRequestError(str(cause), param=cause.param, code=cause.code)
     if isinstance(cause, ValueError):
         return InvalidRequestError(f"{param}: {cause}", param=param)
-    reasons = list(dict.fromkeys(item["msg"] for other, item in found if other == path))
-    lowered = " or ".join(reason[:1].lower() + reason[1:] for reason in reasons)
-    return InvalidRequestError(f"{param}: {lowered}", param=param or None)
+    if first["type"] == "none_required":
+        return InvalidRequestError(
+            f"{param} is not supported", param=param, code="unsupported_parameter"
+        )
+    if first["type"] in ("too_short", "string_too_short"):
+        return InvalidRequestError(f"{param} is empty", param=param)
+    if first["type"] == "literal_error" and param.endswith(".type") and ".content[" in param:
+        return InvalidRequestError(
+            f"{param}: only text parts are supported, not {first['input']!r}", param=param
+        )
+    reasons = list(dict.fromkeys(_plainly(item["msg"]) for other, item in found if other == path))
+    return InvalidRequestError(f"{param}: {' or '.join(reasons)}", param=param or None)
+
+
+def _plainly(reason: str) -> str:
+    """Pydantic's reason in the words of JSON."""
+    reason = re.sub(r" or instance of \w+$", "", reason)
+    reason = reason.replace("a valid dictionary", "an object").replace("a valid list", "a list")
+    return reason[:1].lower() + reason[1:]
 
 
 def _path(item: Any, body: Any) -> tuple[str | int, ...]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -41,8 +42,16 @@ def key_of(result: dict[str, Any]) -> Key:
 
 
 def run_json(command: list[str]) -> dict[str, Any]:
-    """The JSON object that a command prints on its last line."""
-    result = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE)
+    """The JSON object that a command prints on its last line.
+
+    Python finds the command's own package, whatever checkout this is run from.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if command[0] == sys.executable:
+        environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    result = subprocess.run(
+        command, check=True, text=True, stdout=subprocess.PIPE, cwd="/", env=environment
+    )
     record: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
     return record
 
@@ -51,7 +60,7 @@ def bundle_command(
     python: str | Path, bundle: Path, arguments: argparse.Namespace, threads: int
 ) -> list[str]:
     """One round of mlcbuild."""
-    command = [str(python), "-m", "mlcbuild", "bench", str(bundle), "--json"]
+    command = [str(python), "-m", "mlcbuild", "bench", str(bundle.resolve()), "--json"]
     command += ["--prefill", arguments.prefill, "--decode", str(arguments.decode)]
     command += ["--batch", arguments.batch, "--depth", arguments.depth]
     command += ["--threads", str(threads), "--repeat", "1"]
@@ -64,7 +73,7 @@ def peer_command(arguments: argparse.Namespace, threads: int) -> list[str]:
     """One round of llama.cpp, with the same measurements."""
     folder = arguments.peers.resolve()
     command = [str(fetch.driver_path(folder)), "bench", str(fetch.library_folder(folder))]
-    command += [str(arguments.peer_model or fetch.smollm2(folder)), str(threads), "1"]
+    command += [str((arguments.peer_model or fetch.smollm2(folder)).resolve()), str(threads), "1"]
     command += [f"prefill:{tokens}" for tokens in arguments.prefill.split(",")]
     for depth in arguments.depth.split(","):
         for batch in arguments.batch.split(","):
@@ -76,7 +85,7 @@ def measure(arguments: argparse.Namespace, threads: int) -> dict[str, Any]:
     """All rounds at one number of threads."""
     commands = {"mlcbuild": bundle_command(sys.executable, arguments.bundle, arguments, threads)}
     if arguments.other_bundle is not None:
-        python, bundle = arguments.other_python, arguments.other_bundle
+        python, bundle = arguments.other_python.absolute(), arguments.other_bundle
         commands[OTHER] = bundle_command(python, bundle, arguments, threads)
     else:
         commands[PEER] = peer_command(arguments, threads)

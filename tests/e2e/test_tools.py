@@ -144,3 +144,25 @@ def test_without_a_need_to_call(client: openai.OpenAI, server: ServerProcess) ->
     )
     assert answer.choices[0].message.tool_calls is None
     assert answer.choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"type": "string"}, "arguments are an object"),
+        (
+            {"type": "object", "properties": {"a": {"type": "nombre"}}},
+            "tools[1].function.parameters: /properties/a/type",
+        ),
+    ],
+)
+def test_schemas_that_bind_nothing(
+    client: openai.OpenAI, server: ServerProcess, parameters: Any, message: str
+) -> None:
+    bad: Any = {"type": "function", "function": {"name": "bad", "parameters": parameters}}
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(
+            model=server.model, messages=ASK, tools=[CLOCK, bad], tool_choice="required"
+        )
+    assert message in error.value.message
+    assert (error.value.param or "").startswith("tools")

@@ -137,6 +137,8 @@ def test_settings_go_into_requests(talk: Talk) -> None:
         ("/set max_tokens 1.5", "max_tokens is a whole number, not '1.5'"),
         ("/rest", 'there is no command /rest\n\nhint: did you mean "reset"?'),
         ("/drop x", "/drop takes a number"),
+        ("/drop \N{SUPERSCRIPT TWO}", "/drop takes a number"),
+        ("/save /nowhere/at/all", "there is no such folder"),
         ("/save", "/save needs a file name"),
         ("/load /nowhere/at/all", "the chat cannot be read"),
         ("/regenerate", "there is no question to answer again"),
@@ -217,10 +219,12 @@ def test_stats(talk: Talk) -> None:
     assert "its prompt: 4 tokens, 2 cached" in talk.screen.last
     assert "conversation: 8 of 40 tokens" in talk.screen.last
     assert "KV cache: 3 of 10 pages taken (3.0 MB of 10.0 MB)" in talk.screen.last
+    talk.take("/reset", "/stats")
+    assert "nothing has been asked yet" in talk.screen.last
 
 
 def test_save_and_load(talk: Talk, tmp_path: Path) -> None:
-    file = tmp_path / "chats" / "mine.json"
+    file = tmp_path / "mine.json"
     talk.take("/system Sé breve.", "one", f"/save {file}")
     assert talk.screen.last == f"  saved 1 exchange to {file}"
     assert file.stat().st_mode & 0o777 == 0o600
@@ -277,6 +281,10 @@ def test_options_are_checked() -> None:
     with pytest.raises(UsageError, match="top_p"):
         ChatSettings({"top_p": 2.0, "seed": None})
     assert ChatSettings({"temperature": None}).values() == {}
+    settings = ChatSettings({"temperature": 0.7})
+    settings.set("temperature", "1")
+    settings.set("temperature", "default")
+    assert settings.values() == {"temperature": 0.7}
 
 
 @pytest.mark.parametrize(
@@ -424,9 +432,7 @@ def test_in_a_terminal(tmp_path: Path) -> None:
         assert "going on after 4 exchanges" in screen.seen
         screen.send("\x1b[A")  # the last line of before
         screen.expect("/set temperature 0")
-        screen.send("\x03")
-        screen.expect("leaves")
-        screen.expect(PROMPT)
+        screen.send("\x03")  # empties the line
         screen.send("/exit\r")
         assert screen.exit_code() == 0
 
@@ -442,7 +448,11 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path) -> None:
         screen.send("still there\r")
         screen.expect(GONE + "still there")
         screen.expect(PROMPT)
-        screen.send("half a question\x03")
+        screen.send("\x03")
+        screen.expect("(Ctrl-C again")
+        screen.expect(PROMPT)
+        screen.send("half a question\x03")  # empties the line and does not count
+        screen.send("\x03")
         screen.expect("(Ctrl-C again")
         screen.expect(PROMPT)
         screen.send("\x03")

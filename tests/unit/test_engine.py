@@ -157,14 +157,14 @@ def test_every_engine_option_reaches_the_runtime(bundle: Path) -> None:
         }
     for wrong in (
         {"speculation": "draft"},
-        {"draft": bundle},
+        {"draft": bundle, "speculation": "ngram"},
         {"kv_bytes": -1},
         {"threads": 1 << 32},
     ):
         with pytest.raises(UsageError):
             Engine(bundle, **wrong)
-    with pytest.raises(TypeError, match="thread"):
-        Engine(bundle, thread=3)  # type: ignore[call-arg]
+    with Engine(bundle, draft=bundle) as engine:  # a draft says what it is for
+        assert engine.info["speculation"] == "draft"
 
 
 def test_every_generation_option_reaches_the_runtime(bundle: Path) -> None:
@@ -235,7 +235,7 @@ def test_every_generation_option_reaches_the_runtime(bundle: Path) -> None:
             "grammar_kind": 3,
             "grammar": "[ab]\\d",
         }
-        with pytest.raises(TypeError, match="temprature"):
+        with pytest.raises(UsageError, match="temprature"):
             engine.generate([1], temprature=1)  # type: ignore[call-arg]
 
 
@@ -346,7 +346,7 @@ def test_prompts(bundle: Path) -> None:
         assert len(engine.detokenize([72] * 1000)) == 20000
         with pytest.raises(UsageError, match="mixture"):
             engine.prompt_token_ids([1, {"role": "user", "content": "x"}])  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="not an integer"):
+        with pytest.raises(UsageError, match="an integer, not float"):
             engine.prompt_token_ids([1.5])  # type: ignore[arg-type]
 
 
@@ -457,9 +457,45 @@ def test_errors_of_requests(bundle: Path) -> None:
             engine.generate([1], stop="a\0")
         assert engine.generate([66], max_tokens=3).text == "BBB"
         assert engine._hub.in_flight == 0
-    with pytest.raises(UsageError, match="closed"):
-        engine.generate([1])
+    for call in (engine.generate, engine.tokenize):
+        with pytest.raises(UsageError, match="the engine is closed"):
+            call("a")
     engine.close()
+
+
+WRONG: list[tuple[Any, str]] = [
+    (lambda engine: engine.generate(None), "not NoneType"),
+    (lambda engine: engine.generate(b"a"), "not bytes"),
+    (lambda engine: engine.generate([True]), "an integer, not True"),
+    (lambda engine: engine.generate([1], temperature="x"), "temperature is 'x', expected a number"),
+    (lambda engine: engine.generate([1], max_tokens=1.5), "max_tokens is 1.5, expected a whole"),
+    (lambda engine: engine.generate([1], max_token=1), 'did you mean "max_tokens"'),
+    (lambda engine: engine.generate_batch("abc"), "not one text"),
+    (lambda engine: engine.logits("a"), "an integer, not str"),
+    (lambda engine: engine.tokenize(None), "a text, not NoneType"),
+    (lambda engine: engine.render_chat("x"), "messages are a list"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG)
+def test_wrong_types_are_told(bundle: Path, call: Any, message: str) -> None:
+    with Engine(bundle) as engine, pytest.raises(UsageError, match=message):
+        call(engine)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"thread": 1}, 'did you mean "threads"'),
+        ({"threads": "2"}, "threads is '2', expected a whole number"),
+        ({"speculation": "draft"}, "goes with speculation"),
+        ({"speculation": "ngram", "draft": "x"}, "goes with speculation"),
+        ({"draft": 5}, "not int"),
+    ],
+)
+def test_wrong_engine_options(bundle: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Engine(bundle, **options)
 
 
 def test_a_broken_poll_is_an_error_not_a_hang(

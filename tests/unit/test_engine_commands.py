@@ -35,7 +35,7 @@ def bundle(tmp_path: Path, library: bytes) -> Path:
     return tmp_path / "bundle"
 
 
-def invoke(command: click.Command, *arguments: object, stdin: str | None = None) -> Result:
+def invoke(command: click.Command, *arguments: object, stdin: str | bytes | None = None) -> Result:
     result = CliRunner().invoke(command, [str(item) for item in arguments], input=stdin)
     if isinstance(result.exception, MlcbuildError):
         raise result.exception
@@ -57,7 +57,7 @@ def watch_tokenize(monkeypatch: pytest.MonkeyPatch, ids: list[int]) -> list[str]
 def test_run_prints_the_text_only(bundle: Path) -> None:
     result = invoke(run_command.command, bundle, "--prompt", "ab", "--raw", "--max-tokens", 10)
     assert result.stdout == "????aabbbb\n".replace("aabbbb", "aaaabb")  # BOS four times, as the ids
-    assert result.stderr == ""
+    assert result.stderr == "warning: the answer was ended by --max-tokens 10\n"
 
 
 def test_run_reads_stdin_and_renders_messages(
@@ -130,6 +130,14 @@ def test_run_refuses_what_does_not_fit_together(bundle: Path, tmp_path: Path) ->
     options = ("--prompt", "ECHO:a", "--raw", "--json-schema", schema)
     with pytest.raises(UsageError, match="the schema does not read"):
         invoke(run_command.command, bundle, *options)
+    schema.write_text('{\n "type": }')
+    with pytest.raises(UsageError, match=r"schema\.json:2:10: the schema is not JSON"):
+        invoke(run_command.command, bundle, *options)
+    inline = ("--prompt", "ECHO:a", "--raw", "--json-schema", '{"type": "object"}')
+    with pytest.raises(UsageError, match="--json-schema takes a file"):
+        invoke(run_command.command, bundle, *inline)
+    with pytest.raises(UsageError, match="stdin is not UTF-8 at byte 1"):
+        invoke(run_command.command, bundle, "--prompt", "-", stdin=b"a\xff")
     with pytest.raises(UsageError, match="cannot both bind"):
         invoke(run_command.command, bundle, *options, "--regex", "a")
     with pytest.raises(UsageError, match="draft"):

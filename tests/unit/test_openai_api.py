@@ -266,7 +266,12 @@ def test_forced_tools_bind_the_text(engine: Engine) -> None:
     assert request["grammar"].startswith('0 "required" [{"type":"function"')
     named = {"type": "function", "function": {"name": "g"}}
     engine.chat.completions.create(**once("[g({})]"), tools=TOOLS, tool_choice=named)
-    assert submitted(engine)["grammar"].startswith(f"1 {json.dumps(named, separators=(',', ':'))} ")
+    choice = json.dumps(named, separators=(",", ":"))
+    assert submitted(engine)["grammar"].startswith(f"0 {choice} ")  # one call of a named function
+    engine.chat.completions.create(
+        **once("[g({})]"), tools=TOOLS, tool_choice=named, parallel_tool_calls=True
+    )
+    assert submitted(engine)["grammar"].startswith(f"1 {choice} ")
     engine.chat.completions.create(**once("x"), tools=TOOLS, tool_choice="auto")
     assert submitted(engine)["grammar_kind"] == 0
 
@@ -484,14 +489,14 @@ def test_sampling_of_the_bundle_where_the_request_does_not_say(
 MESSAGES = say("x")
 BAD_CHATS: list[tuple[dict[str, Any], str | None, str]] = [
     ({}, "messages", "messages is missing"),
-    ({"messages": []}, "messages", "at least 1 item"),
+    ({"messages": []}, "messages", "messages is empty"),
     ({"messages": [{"role": "bot", "content": "x"}]}, "messages[0].role", "should be 'system'"),
     ({"messages": [{"role": "user"}]}, "messages[0]", "needs content"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "valid string or"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
         "messages[0].content[0].type",
-        "should be 'text'",
+        "only text parts are supported, not 'image_url'",
     ),
     (
         {"messages": [{"role": "user", "content": "\ud800"}]},
@@ -521,7 +526,8 @@ BAD_CHATS: list[tuple[dict[str, Any], str | None, str]] = [
     ({"logit_bias": {"x": 1}}, "logit_bias", "no token id"),
     ({"logit_bias": {"260": 1}}, "logit_bias", "the model has 260"),
     ({"logit_bias": {"1": 101}}, "logit_bias.1", "less than or equal to 100"),
-    ({"stop": ["a", ""]}, "stop[1]", "at least 1 character"),
+    ({"stop": ["a", ""]}, "stop[1]", "stop[1] is empty"),
+    ({"stop_token_ids": [3, 260]}, "stop_token_ids", "names token 260, the model has 260"),
     ({"stop": ["a"] * 65}, "stop", "at most 64"),
     ({"timeout": 0}, "timeout", "greater than 0"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "needs stream"),
@@ -541,8 +547,13 @@ BAD_CHATS: list[tuple[dict[str, Any], str | None, str]] = [
     ),
     (
         {"response_format": {"type": "json_schema"}},
+        "response_format.json_schema",
+        "response_format.json_schema is missing",
+    ),
+    (
+        {"response_format": {"type": "text", "json_schema": {"name": "a", "schema": {}}}},
         "response_format",
-        "belongs to type json_schema",
+        "belongs to type json_schema, not to text",
     ),
     (
         {"response_format": {"type": "json_object"}, "grammar": {"type": "json"}},
@@ -550,6 +561,7 @@ BAD_CHATS: list[tuple[dict[str, Any], str | None, str]] = [
         "cannot both bind",
     ),
     ({"grammar": {"type": "regex"}}, "grammar", "needs a value"),
+    ({"grammar": "[0-9]+"}, "grammar", "should be an object"),
     ({"continue_final_message": True}, "continue_final_message", "last message of role assistant"),
     ({"modalities": ["audio"]}, "modalities[0]", "should be 'text'"),
 ]
@@ -565,6 +577,13 @@ def test_bad_chats(engine: Engine, change: dict[str, Any], param: str, text: str
     assert error.value.exit_code == 2
 
 
+def test_a_request_that_is_no_object(engine: Engine) -> None:
+    with pytest.raises(
+        InvalidRequestError, match="not list\nhint: parameters go in by their names"
+    ):
+        engine.chat.completions.create(MESSAGES)  # type: ignore[call-overload]
+
+
 def test_deep_nesting_is_refused(engine: Engine) -> None:
     deep: Any = {}
     for _ in range(5000):
@@ -578,9 +597,11 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": []}, "prompt", "empty list"),
     ({"prompt": [-1]}, "prompt[0]", "greater than or equal to 0"),
     ({"prompt": [1, "a"]}, "prompt[0]", "valid string"),
-    ({"prompt": [[1], []]}, "prompt", "no tokens"),
+    ({"prompt": [[1], []]}, "prompt[1]", "prompt[1] has no tokens"),
+    ({"prompt": []}, "prompt", "empty"),
+    ({"prompt": [1, 260]}, "prompt", "holds token 260, the model has 260"),
     ({"prompt": "a", "best_of": 2}, "best_of", "must equal n"),
-    ({"prompt": "a", "suffix": "b"}, "suffix", "None"),
+    ({"prompt": "a", "suffix": "b"}, "suffix", "suffix is not supported"),
     ({"prompt": "a", "logprobs": 21}, "logprobs", "less than or equal to 20"),
     ({"prompt": "a", "echo": True, "logprobs": 1}, "logprobs", "not told"),
     ({"prompt": "a", "messages": []}, "messages", "unknown parameter messages"),

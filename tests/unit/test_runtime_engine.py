@@ -374,8 +374,8 @@ def test_memory_budget(bundle: Bundle) -> None:
     with bundle.engine(kv_bytes=1 << 40) as engine:  # all that the plan allows
         assert engine.info["kv"]["pages"] == 96
     failure = failure_of(bundle.engine, kv_bytes=page - 1)
-    assert failure.status == Status.MEMORY
-    assert f"takes {page}" in failure.message
+    assert failure.status == Status.ARGUMENT
+    assert f"takes {page}\nhint: raise kv_bytes" in failure.message
     assert failure_of(bundle.engine, kv_bytes=page, kv_tokens=4).status == Status.ARGUMENT
 
 

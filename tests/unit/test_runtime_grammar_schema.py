@@ -392,8 +392,27 @@ def test_table(grammars: Grammars, name: str) -> None:
         ({"properties": []}, "must be an object"),
         ({"anyOf": []}, "must not be empty"),
         ({"items": 5, "type": "array", "minItems": 1}, "must be an object, true or false"),
-        ({"required": ["a"], "properties": {"a": False}}, "no text at all"),
-        ({"type": "integer", "minimum": 5, "maximum": 4}, "no text at all"),
+        (
+            {"required": ["a"], "properties": {"a": False}},
+            "no text at all fits the grammar: see /p",
+        ),
+        ({"type": "integer", "minimum": 5, "maximum": 4}, "see the top"),
+        (
+            {
+                "required": ["a"],
+                "properties": {"a": {"type": "string", "minLength": 2, "maxLength": 1}},
+            },
+            "see /properties/a",
+        ),
+        (
+            {
+                "properties": {"b": {"$ref": "#/$defs/x"}},
+                "required": ["b"],
+                "$defs": {"x": {"enum": []}},
+            },
+            "see /properties/b",
+        ),
+        ({"type": "integer", "multipleOf": 1234567}, "JSON schema: the top: multipleOf"),
         ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "no text at all"),
         (False, "no text at all"),
         ({"patternProperties": {str(i): {} for i in range(5)}}, "more than 4 patterns"),

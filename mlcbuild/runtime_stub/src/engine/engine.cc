@@ -77,9 +77,10 @@ int64_t choose_pages(const EngineOptions& options, const BundleLimits& limits, c
     const uint64_t page_bytes = static_cast<uint64_t>(kv.page_bytes * kv.layers);
     const uint64_t pages = options.kv_bytes / page_bytes;
     if (pages == 0) {
-      throw Error(MLCB_ERROR_MEMORY, "kv_bytes is " + std::to_string(options.kv_bytes) +
-                                         ", one page of " + std::to_string(kv.page_size) +
-                                         " tokens takes " + std::to_string(page_bytes));
+      throw Error(MLCB_ERROR_ARGUMENT, "kv_bytes is " + std::to_string(options.kv_bytes) +
+                                           ", one page of " + std::to_string(kv.page_size) +
+                                           " tokens takes " + std::to_string(page_bytes) +
+                                           "\nhint: raise kv_bytes");
     }
     return static_cast<int64_t>(std::min<uint64_t>(pages, static_cast<uint64_t>(most)));
   }

@@ -53,6 +53,28 @@ std::vector<char> finishable(const RuleSet& rules, bool empty) {
   return result;
 }
 
+// The name of a rule that no text fits, whatever the rules may be that it calls; empty if there is
+// none, as where rules call themselves without an end.
+std::string first_empty(const RuleSet& rules, const std::vector<char>& useful) {
+  for (uint32_t i = 0; i < rules.rules.size(); ++i) {
+    const GrammarRule& rule = rules.rules[i];
+    if (useful[i] || rule.counted) continue;
+    std::vector<char> reached(rules.states.size(), 0);
+    std::vector<uint32_t> work = {rule.start};
+    while (!work.empty() && !reached[rule.finish]) {
+      const uint32_t state = work.back();
+      work.pop_back();
+      if (reached[state]) continue;
+      reached[state] = 1;
+      for (uint32_t e = rules.states[state]; e != RuleSet::kNone; e = rules.edges[e].next) {
+        work.push_back(rules.edges[e].to);
+      }
+    }
+    if (!reached[rule.finish]) return rule.name;
+  }
+  return {};
+}
+
 // Rules that root needs, over calls of rules that have a text.
 std::vector<char> reachable(const RuleSet& rules, uint32_t root, const std::vector<char>& useful) {
   std::vector<char> used(rules.rules.size(), 0), seen(rules.states.size(), 0);
@@ -86,7 +108,10 @@ class AutomatonBuilder {
 
   Automaton build() {
     useful_ = finishable(rules_, false);
-    if (!useful_[root_]) fail_grammar("no text at all fits the grammar");
+    if (!useful_[root_]) {
+      const std::string place = first_empty(rules_, useful_);
+      fail_grammar("no text at all fits the grammar" + (place.empty() ? "" : ": see " + place));
+    }
     nullable_ = finishable(rules_, true);
     used_ = reachable(rules_, root_, useful_);
     remove_left_recursion(&rules_, used_, &nullable_);

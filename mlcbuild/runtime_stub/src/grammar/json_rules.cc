@@ -11,11 +11,17 @@ namespace mlcb {
 uint32_t JsonRules::white_space() {
   if (white_space_ == kNone) {
     CharSet set;
-    for (const char c : {'\t', '\n', '\r', ' '}) {
-      set.add(static_cast<uint32_t>(c), static_cast<uint32_t>(c));
-    }
+    for (const char c : {'\t', ' '}) set.add(static_cast<uint32_t>(c), static_cast<uint32_t>(c));
     set.finish();
-    white_space_ = rules_.add_counted_class(set, TextEncoding::kUtf8, 0, kMaxWhiteSpace);
+    const uint32_t blanks = rules_.add_counted_class(set, TextEncoding::kUtf8, 0, kMaxBlanks);
+    white_space_ = rules_.add_rule("white space");
+    const uint32_t finish = rules_.rules[white_space_].finish;
+    const uint32_t behind = rules_.then_call(rules_.rules[white_space_].start, blanks);
+    rules_.add_empty(behind, finish);
+    const uint32_t line = rules_.add_state();
+    rules_.add_literal(behind, "\n", line);
+    rules_.add_literal(behind, "\r\n", line);
+    rules_.add_call(line, blanks, finish);
   }
   return white_space_;
 }

@@ -7,7 +7,9 @@
 
 namespace mlcb {
 
-constexpr uint32_t kMaxWhiteSpace = 64;  // characters in one place
+// Between tokens: at most one line break, with up to so many blanks and tabs before and behind it.
+// Models that may go on with white space do, some of them for ever.
+constexpr uint32_t kMaxBlanks = 64;
 
 class JsonRules {
  public:

@@ -35,6 +35,7 @@ class SchemaDocument {
   [[noreturn]] void fail_keyword(const Json& node, const std::string& keyword,
                                  const std::string& why) const;
   std::string path(const Json& node) const;
+  std::string where(const Json& node) const;  // the path as errors begin
 
   // A member of an object, or nullptr; with its place noted.
   const Json* find(const Json& node, const char* key);

@@ -80,7 +80,7 @@ uint32_t SchemaCompiler::rule_for(const SchemaGoal& goal) {
                                         " combinations of its alternatives");
     }
     const std::string path = document_.path(*goal[0].node);
-    added.first->second = rules_.add_rule(path.empty() ? "#" : path);
+    added.first->second = rules_.add_rule(path.empty() ? "the top" : path);
     waiting_.emplace_back(added.first->second, goal);
   }
   return added.first->second;

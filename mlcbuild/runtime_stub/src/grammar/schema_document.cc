@@ -63,8 +63,12 @@ std::string SchemaDocument::path(const Json& node) const {
 }
 
 void SchemaDocument::fail(const Json& node, const std::string& what) const {
+  fail_grammar(where(node) + ": " + what);
+}
+
+std::string SchemaDocument::where(const Json& node) const {
   const std::string place = path(node);
-  fail_grammar("JSON schema: " + (place.empty() ? "the top" : place) + ": " + what);
+  return "JSON schema: " + (place.empty() ? "the top" : place);
 }
 
 void SchemaDocument::fail_keyword(const Json& node, const std::string& keyword,

@@ -21,7 +21,7 @@ std::vector<SchemaCompiler::KeyPattern> SchemaCompiler::list_key_patterns(const 
     for (const auto& member : members->members()) {
       const Json* schema = document_.note(*members, member.first, member.second);
       KeyPattern pattern{part.node, schema, {}};
-      const ExprPtr expr = parse_regex(member.first, "JSON schema: " + document_.path(*schema));
+      const ExprPtr expr = parse_regex(member.first, document_.where(*schema));
       if (!CharDfa::from_expr(*expr, true, &pattern.dfa)) {
         document_.fail(*schema, "the pattern takes too many states");
       }
@@ -114,7 +114,7 @@ std::vector<SchemaCompiler::OtherKeys> SchemaCompiler::list_other_keys(
   CharDfa names;
   const bool named = name_dfa(flat, &names);
   const bool closed = is_closed(flat);
-  const std::string where = "JSON schema: " + document_.path(*flat[0].node);
+  const std::string where = document_.where(*flat[0].node);
   for (size_t subset = 0; subset < size_t{1} << patterns.size(); ++subset) {
     if (subset == 0 && closed) continue;
     std::vector<const Json*> schemas;
@@ -166,7 +166,7 @@ bool SchemaCompiler::name_dfa(const SchemaGoal& flat, CharDfa* out) {
                              "is supported with type, pattern, format, minLength, maxLength, enum, "
                              "const, allOf and $ref only");
     }
-    *out = found ? out->intersect(dfa, "JSON schema: " + document_.path(*schema)) : std::move(dfa);
+    *out = found ? out->intersect(dfa, document_.where(*schema)) : std::move(dfa);
     found = true;
   }
   return found;
@@ -182,7 +182,7 @@ bool SchemaCompiler::name_dfa_of(const Json& schema, CharDfa* out) {
   for (const SchemaPart& part : flat) {
     if (part.node->find("anyOf") != nullptr || part.node->find("oneOf") != nullptr) return false;
   }
-  const std::string where = "JSON schema: " + document_.path(schema);
+  const std::string where = document_.where(schema);
   if ((types_of(flat) & kString) == 0) {
     *out = out->complement();
     return true;

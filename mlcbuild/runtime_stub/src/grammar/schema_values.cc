@@ -138,7 +138,7 @@ void SchemaCompiler::add_number(uint32_t from, const SchemaGoal& flat, uint32_t 
   if (range.is_free()) {
     return rules_.add_call(from, range.integer ? json_.integer() : json_.number(), to);
   }
-  const std::string where = "JSON schema: " + document_.path(*flat[0].node);
+  const std::string where = document_.where(*flat[0].node);
   number_dfa(range, where).add_to(&rules_, from, TextEncoding::kUtf8, to);
 }
 
@@ -153,7 +153,7 @@ SchemaCompiler::StringLimits SchemaCompiler::string_limits(const SchemaGoal& fla
     if (document_.find_count(node, "maxLength", &count)) limits.max = std::min(limits.max, count);
     if (const Json* pattern = document_.find(node, "pattern")) {
       if (!pattern->is_string()) document_.fail(*pattern, "must be a string");
-      const std::string where = "JSON schema: " + document_.path(*pattern);
+      const std::string where = document_.where(*pattern);
       limits.patterns.emplace_back(&node, parse_regex(pattern->as_string(), where));
       limits.search.push_back(true);
       limits.escapes = true;
@@ -189,7 +189,7 @@ CharDfa SchemaCompiler::pattern_dfa(const StringLimits& limits) {
     if (i == 0) {
       result = std::move(dfa);
     } else {
-      result = result.intersect(dfa, "JSON schema: " + document_.path(node));
+      result = result.intersect(dfa, document_.where(node));
     }
   }
   return result;
@@ -210,8 +210,7 @@ void SchemaCompiler::add_string(uint32_t from, const SchemaGoal& flat, uint32_t 
   rules_.add_literal(close, "\"", to);
   CharDfa dfa = pattern_dfa(limits);
   if (counted) {
-    const std::string where =
-        "JSON schema: " + document_.path(*flat[0].node) + ": a pattern together with lengths";
+    const std::string where = document_.where(*flat[0].node) + ": a pattern together with lengths";
     dfa = dfa.intersect(CharDfa::lengths(limits.min, limits.max, where), where);
   }
   dfa.add_to(&rules_, body, limits.escapes ? TextEncoding::kJsonString : TextEncoding::kUtf8,

@@ -104,6 +104,12 @@ std::vector<Tool> named_tools(const Value& json) {
         (parameters->is(Kind::kDict) && parameters->dict().items.empty())) {
       tool.schema = "{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}";
     } else if (parameters->is(Kind::kDict)) {
+      const Value* type = parameters->dict().find("type");
+      if (type != nullptr && !(type->is_string() && type->text() == "object")) {
+        bad_tools(where +
+                  ".function.parameters: arguments are an object: expected \"type\": "
+                  "\"object\"");
+      }
       tool.schema = arguments_schema(*parameters);
     } else {
       bad_tools(where + ".function.parameters: expected a JSON schema");
