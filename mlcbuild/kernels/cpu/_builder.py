@@ -109,6 +109,13 @@ def store(buffer: Buffer, value: Expr, *where: Expr, lanes: int = 1) -> None:
     T.buffer_store(buffer, value, [*where[:-1], span(where[-1], lanes)])
 
 
+def prefetch(buffer: Buffer, *where: Expr) -> None:
+    """Ask for the cache line of an element, which may lie beyond the buffer's end."""
+    address = T.address_of(buffer[where])
+    read, keep_all, data = T.int32(0), T.int32(3), T.int32(1)
+    T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch", address, read, keep_all, data))
+
+
 def local(shape: Sequence[int], dtype: str = "float32") -> Buffer:
     """A small scratch of the current block: registers if indexed by constants, else stack."""
     return T.sblock_alloc_buffer(tuple(shape), dtype, layout=None)

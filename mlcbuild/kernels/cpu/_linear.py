@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from mlcbuild.kernels.cpu._builder import Buffer, Expr, KernelWriter, index, load, store
+from mlcbuild.kernels.cpu._builder import Buffer, Expr, KernelWriter, index, load, prefetch, store
 from mlcbuild.kernels.cpu._int4 import BLOCK
 from mlcbuild.spec.layout import padded
 
@@ -21,6 +21,12 @@ class OutputVector:
     offset: Expr
 
 
+# Lines of 64 bytes: 32 columns of a block of 16 rows, 8 to an int32.
+GROUP_LINES = 4
+
+# At least so many tasks for one row, if there are blocks enough.
+_ROW_TASKS = 16
+
 # Computes and stores the outputs of some rows times some output vectors.
 TileBody = Callable[[Sequence[Expr], Sequence[OutputVector]], None]
 
@@ -28,6 +34,20 @@ TileBody = Callable[[Sequence[Expr], Sequence[OutputVector]], None]
 def largest_divisor(number: int, limit: int) -> int:
     """The largest divisor of ``number`` that is at most ``limit``."""
     return max(d for d in range(1, max(1, limit) + 1) if number % d == 0)
+
+
+def prefetch_group(
+    weights: Buffer, vectors: Sequence[OutputVector], lanes: int, group: Expr, ahead: int
+) -> None:
+    """Ask for the int4 weights of the group of 32 columns that comes ``ahead`` groups later.
+
+    A group of a block is four cache lines. Nothing for ``ahead`` 0.
+    """
+    if ahead:
+        for vector in vectors[:: BLOCK // lanes]:
+            for line in range(GROUP_LINES):
+                at = (group + index(ahead)) * index(GROUP_LINES) + index(line)
+                prefetch(weights, vector.block, at, index(0))
 
 
 class Outputs:
@@ -75,18 +95,28 @@ class Outputs:
         store(self._y, value, row, column, lanes=lanes)
 
     def for_tiles(
-        self, row_tiles: Sequence[int], vectors: int, blocks: int, body: TileBody
+        self,
+        row_tiles: Sequence[int],
+        vectors: int,
+        blocks: int,
+        body: TileBody,
+        row_blocks: int = 1,
     ) -> None:
         """Run ``body`` over all rows and outputs, parallel over the outputs.
 
-        One row takes whole blocks of weights, each read once. Several rows are cut into tiles of
-        ``row_tiles`` rows (what one size leaves over goes to the next) by ``vectors`` output
-        vectors; a task runs about ``blocks`` blocks of outputs for a row tile before it goes on.
+        One row takes ``row_blocks`` whole blocks of weights at a time, each read once. Several rows
+        are cut into tiles of ``row_tiles`` rows (what one size leaves over goes to the next) by
+        ``vectors`` output vectors; a task runs about ``blocks`` blocks of outputs for a row tile
+        before it goes on.
         """
         per_block = BLOCK // self._lanes
         total = padded(self._out_features, BLOCK) // self._lanes
         vectors = largest_divisor(total, vectors)
         steps = largest_divisor(total // vectors, blocks * per_block // vectors)
+        row_vectors = per_block * largest_divisor(total // per_block, row_blocks)
+        while row_vectors > per_block and total // row_vectors < _ROW_TASKS:
+            row_vectors //= 2  # enough tasks for equal shares of the work
+        row_vectors = per_block * largest_divisor(total // per_block, row_vectors // per_block)
 
         def outputs(tile: Expr, count: int) -> list[OutputVector]:
             """The ``count`` output vectors of the tile with this number."""
@@ -104,10 +134,10 @@ class Outputs:
         with T.If(self._rows == index(1)):
             with (
                 T.Then(),
-                T.parallel(index(total // per_block)) as block,
+                T.parallel(index(total // row_vectors)) as block,
                 T.sblock("one_row"),
             ):
-                body([index(0)], outputs(block, per_block))
+                body([index(0)], outputs(block, row_vectors))
             with (
                 T.Else(),
                 T.parallel(index(total // (vectors * steps))) as task,

@@ -16,10 +16,11 @@ from mlcbuild.kernels.cpu._builder import (
     kernel,
     load,
     load_f32,
+    prefetch,
     splat,
 )
 from mlcbuild.kernels.cpu._int4 import BLOCK
-from mlcbuild.kernels.cpu._linear import Outputs, OutputVector
+from mlcbuild.kernels.cpu._linear import GROUP_LINES, Outputs, OutputVector
 from mlcbuild.kernels.cpu._vector import lanes_of
 from mlcbuild.kernels.cpu.tiles import Tiles
 from mlcbuild.spec.capabilities import Capabilities
@@ -59,9 +60,15 @@ def linear_dense(
             sums = Registers(len(cells), lanes)
             sums.clear()
 
+            line = 1 if weight_dtype == "float32" else 2  # columns of a block in 64 bytes
+            ahead = tiles.ahead * GROUP_LINES * line
+
             def add_columns(totals: Registers, start: Expr, columns: int) -> None:
                 for i in range(columns):
                     column = start + index(i)
+                    if ahead and i % line == 0:
+                        for vector in vectors[:: BLOCK // lanes]:
+                            prefetch(w, vector.block, column + index(ahead), index(0))
                     weights = [load_f32(w, v.block, column, v.offset, lanes=lanes) for v in vectors]
                     values = [load(x, row, column) for row in rows]
                     for cell, (r, v) in enumerate(cells):
@@ -89,5 +96,5 @@ def linear_dense(
             for cell, (r, v) in enumerate(cells):
                 out.write(rows[r], vectors[v], sums.get(cell))
 
-        out.for_tiles(tiles.dense_rows, tiles.dense_vectors, tiles.blocks, tile)
+        out.for_tiles(tiles.dense_rows, tiles.dense_vectors, tiles.blocks, tile, tiles.row_blocks)
     return writer.func

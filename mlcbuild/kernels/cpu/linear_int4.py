@@ -23,7 +23,7 @@ from mlcbuild.kernels.cpu._builder import (
     vector_type,
 )
 from mlcbuild.kernels.cpu._int4 import PACK, int4_weight
-from mlcbuild.kernels.cpu._linear import Outputs, OutputVector
+from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, prefetch_group
 from mlcbuild.kernels.cpu._vector import int8_dot, lanes_of
 from mlcbuild.kernels.cpu.quantize import GROUP, QuantizedRows
 from mlcbuild.kernels.cpu.tiles import Tiles
@@ -68,6 +68,7 @@ def linear_int4(
             sums = Registers(len(cells), lanes)
             sums.clear()
             with T.serial(index(groups)) as group:
+                prefetch_group(w, vectors, lanes, group, tiles.ahead)
                 corrections = [keep(load(x.sums, row, group) * i32(-zero_point)) for row in rows]
                 totals = {(r, v): dot.start(corrections[r]) for r, v in cells}
                 for pack in range(GROUP // PACK):
@@ -97,5 +98,5 @@ def linear_int4(
             for i, (r, v) in enumerate(cells):
                 out.write(rows[r], vectors[v], sums.get(i))
 
-        out.for_tiles(tiles.int4_rows, tiles.int4_vectors, tiles.blocks, tile)
+        out.for_tiles(tiles.int4_rows, tiles.int4_vectors, tiles.blocks, tile, tiles.row_blocks)
     return writer.func

@@ -22,7 +22,7 @@ from mlcbuild.kernels.cpu._builder import (
     vector_type,
 )
 from mlcbuild.kernels.cpu._int4 import PACK, int4_weight, nibble_shift
-from mlcbuild.kernels.cpu._linear import Outputs, OutputVector
+from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, prefetch_group
 from mlcbuild.kernels.cpu._vector import lanes_of
 from mlcbuild.kernels.cpu.quantize import GROUP
 from mlcbuild.kernels.cpu.tiles import Tiles
@@ -73,6 +73,7 @@ def linear_int4_float(
                         totals.set(i, total)
 
             def add_group(group: Expr, columns: int) -> None:
+                prefetch_group(w, vectors, lanes, group, tiles.ahead)
                 totals = Registers(len(cells), lanes)
                 totals.clear()
                 full, rest = divmod(columns, PACK)
@@ -98,5 +99,5 @@ def linear_int4_float(
             for i, (r, v) in enumerate(cells):
                 out.write(rows[r], vectors[v], sums.get(i))
 
-        out.for_tiles(tiles.float_rows, tiles.float_vectors, tiles.blocks, tile)
+        out.for_tiles(tiles.float_rows, tiles.float_vectors, tiles.blocks, tile, tiles.row_blocks)
     return writer.func

@@ -14,7 +14,10 @@ class Tiles:
     ``rows`` are the row counts of the tiles, largest first and ending in 1: rows left over by one
     size go to the next. ``vectors`` is how many vectors of outputs a tile of several rows holds.
     ``blocks`` is how many blocks of 16 outputs one task computes for a row tile while the tile's
-    activations are still in the cache.
+    activations are still in the cache. ``row_blocks`` is how many of them a single row computes at
+    once: each is a stream of weights of its own, and more streams keep the memory busier. ``ahead``
+    is how many groups of columns ahead int4 weights are asked for, 0 not at all: processors follow
+    a stream by themselves, but not from one page of memory to the next.
     """
 
     int4_rows: tuple[int, ...]
@@ -24,10 +27,12 @@ class Tiles:
     dense_rows: tuple[int, ...]
     dense_vectors: int
     blocks: int
+    row_blocks: int
+    ahead: int
 
 
-AVX512 = Tiles((8, 4, 2, 1), 1, (8, 4, 2, 1), 1, (8, 4, 2, 1), 1, 4)
-AVX2 = Tiles((4, 2, 1), 1, (4, 2, 1), 1, (4, 2, 1), 2, 4)
+AVX512 = Tiles((8, 4, 2, 1), 1, (8, 4, 2, 1), 1, (8, 4, 2, 1), 1, 4, 4, 8)
+AVX2 = Tiles((4, 2, 1), 1, (4, 2, 1), 1, (4, 2, 1), 2, 4, 4, 8)
 
 
 def default_tiles(capabilities: Capabilities) -> Tiles:
