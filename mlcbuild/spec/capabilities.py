@@ -15,9 +15,10 @@ class Capabilities:
     """
 
     family: str  # "cpu"
-    isa: str  # "avx2" | "avx512" | "avx512vnni"
+    isa: str  # "avx2" | "avx512" | "avx512vnni" | "amx"
     features: tuple[str, ...]
     llvm_cpu: str
     llvm_features: tuple[str, ...] = ()
     vector_bits: int = 256
     int8_dot: bool = False  # has a u8 x s8 -> s32 dot-product instruction
+    int8_tiles: bool = False  # has products of int8 tiles (AMX), for 16 rows and more

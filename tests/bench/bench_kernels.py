@@ -9,29 +9,20 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for "tests.", when run as a script
+
 from mlcbuild.kernels.cpu.set import CpuKernels
 from mlcbuild.kernels.cpu.tiles import default_tiles
 from mlcbuild.spec.capabilities import Capabilities
+from tests.unit import kernel_runner
 
-AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
-VARIANTS = {
-    "avx2": Capabilities("cpu", "avx2", ("avx2", "f16c", "fma"), "x86-64-v3"),
-    "avx512": Capabilities("cpu", "avx512", AVX512, "x86-64-v4", vector_bits=512),
-    "avx512vnni": Capabilities(
-        "cpu",
-        "avx512vnni",
-        (*AVX512, "avx512_vnni"),
-        "x86-64-v4",
-        ("+avx512vnni",),
-        vector_bits=512,
-        int8_dot=True,
-    ),
-}
+VARIANTS = {variant.isa: variant for variant in kernel_runner.VARIANTS}
 # (outputs, inputs): SmolLM2-135M's layers and head, then a large layer.
 SHAPES = [(960, 576), (3072, 576), (576, 1536), (49152, 576), (8192, 2048), (2048, 8192)]
 # A layer of a decode step finds nothing of its weights in the caches: enough copies of them, used
@@ -180,6 +171,7 @@ def main() -> int:
     options = parser.parse_args()
     tvm.get_global_func("runtime.config_threadpool")(1, options.threads)
     variant = VARIANTS[options.isa]
+    kernel_runner.skip_unless_runnable(variant)
     tiles = replace(default_tiles(variant), **json.loads(options.tiles, object_hook=as_tuples))
     kernels = CpuKernels(variant, tiles)
     rows = [int(n) for n in options.rows.split(",")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,19 @@ VARIANTS = (
         vector_bits=512,
         int8_dot=True,
     ),
+    Capabilities(
+        "cpu",
+        "amx",
+        (*_AVX512, "avx512_vnni", "amx_tile", "amx_int8"),
+        "x86-64-v4",
+        ("+avx512vnni", "+amx-tile", "+amx-int8"),
+        vector_bits=512,
+        int8_dot=True,
+        int8_tiles=True,
+    ),
 )
-AVX2, AVX512, AVX512VNNI = VARIANTS
+AVX2, AVX512, AVX512VNNI, AMX = VARIANTS
+_REQUEST_PERMISSION, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Kernels = Mapping[str, tuple[str, dict[str, Any]]]  # name -> builder and its arguments
@@ -79,6 +91,9 @@ def skip_unless_runnable(variant: Capabilities) -> None:
     flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
     if not set(variant.features) <= set(flags):
         pytest.skip(f"this machine has no {variant.isa}")
+    if variant.int8_tiles:
+        refused = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
+        assert not refused, "Linux gives this process no tile registers"
 
 
 def build(variant: Capabilities, chosen: Kernels) -> Any:

@@ -16,8 +16,8 @@ from mlcbuild.kernels.cpu.set import CpuKernels
 from mlcbuild.spec.capabilities import Capabilities
 from mlcbuild.spec.layout import padded
 from tests.unit.kernel_runner import (
+    AMX,
     AVX2,
-    AVX512,
     AVX512VNNI,
     VARIANTS,
     Array,
@@ -48,8 +48,8 @@ LINEAR: dict[str, tuple[str, dict[str, Any]]] = {
         dict(out_features=100, in_features=100, weight_dtype="float16", **BOTH),
     ),
 }
-# What AVX-512 without VNNI has of its own; the rest is the same as with it.
-INT4_ONLY = ("int4", "int4_ragged")
+# What AVX-512 without VNNI, and AMX, have of their own; the rest is the same as with AVX-512 VNNI.
+OWN = {"avx512": ("int4", "int4_ragged"), "amx": ("int4", "int4_wide", "int4_ragged")}
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     **LINEAR,
     "attention": ("paged_attention", {**GQA3, "kv_dtype": "float16", "scale": 0.125}),
@@ -75,7 +75,7 @@ for size in (37, 576):
 LINEAR_CASES = [
     pytest.param(variant, name, id=f"{variant.isa}-{name}")
     for variant in VARIANTS
-    for name in (INT4_ONLY if variant is AVX512 else LINEAR)
+    for name in OWN.get(variant.isa, LINEAR)
 ]
 
 
@@ -90,7 +90,7 @@ def compiled(request: pytest.FixtureRequest) -> Compiled:
 @cache
 def compiled_kernels(variant: Capabilities) -> Compiled:
     """All kernels that are tested on a variant, compiled once."""
-    names = INT4_ONLY if variant == AVX512 else KERNELS
+    names = OWN.get(variant.isa, KERNELS)
     return Compiled(build(variant, {name: KERNELS[name] for name in names}))
 
 
@@ -324,6 +324,25 @@ def test_machine_code(variant: Capabilities, dot: str, register: str) -> None:
     # Entry points call the kernels' bodies, and those the runtime: neither libm nor a helper.
     allowed = rf"(__tvm_ffi_)?({'|'.join(names)})(_compute_)?|_*TVM\w+|__tvm_set_raised\w*"
     assert not [name for name in called if not re.fullmatch(allowed, name)]
+
+
+def test_machine_code_of_tiles() -> None:
+    text = build(AMX, {"int4": KERNELS["int4"]}).mod.inspect_source("asm")
+    assert re.search(r"\btdpbssd\s", text)
+    assert text.count("ldtilecfg") == text.count("tilerelease") > 0
+
+
+def test_tiles_give_the_same_bits(rng: np.random.Generator) -> None:
+    for variant in (AVX512VNNI, AMX):
+        skip_unless_runnable(variant)
+    for name in OWN["amx"]:
+        activations, weights, extra, expected = linear_case(rng, name, 50)
+        inputs = [*activations, *weights, *extra]
+        first, second = (
+            compiled_kernels(variant).run(name, inputs, (expected.shape, "float32"))[0]
+            for variant in (AVX512VNNI, AMX)
+        )
+        assert first.tobytes() == second.tobytes()
 
 
 def test_builders_are_cached_and_scheduled() -> None:

@@ -12,6 +12,9 @@ BLOCK = I4X16.lanes
 # Codes in an int32.
 PACK = 8
 
+# Every second code of an int32, as a mask.
+LOW_NIBBLES = 0x0F0F0F0F
+
 
 def nibble_shift(column: int) -> int:
     """Where column ``column`` of the 8 in an int32 lies: its lowest bit."""

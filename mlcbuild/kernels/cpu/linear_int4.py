@@ -8,6 +8,7 @@ from functools import cache
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from mlcbuild.kernels.cpu import tiles as tile_sizes
 from mlcbuild.kernels.cpu._builder import (
     Expr,
     Registers,
@@ -22,21 +23,19 @@ from mlcbuild.kernels.cpu._builder import (
     splat,
     vector_type,
 )
-from mlcbuild.kernels.cpu._int4 import PACK, int4_weight
+from mlcbuild.kernels.cpu._int4 import LOW_NIBBLES, PACK, int4_weight
 from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, prefetch_group
+from mlcbuild.kernels.cpu._tile_products import LEAST_ROWS, TileProducts
 from mlcbuild.kernels.cpu._vector import int8_dot, lanes_of
 from mlcbuild.kernels.cpu.quantize import GROUP, QuantizedRows
-from mlcbuild.kernels.cpu.tiles import Tiles
 from mlcbuild.spec.capabilities import Capabilities
 from mlcbuild.spec.layout import padded
-
-LOW_NIBBLES = 0x0F0F0F0F
 
 
 @cache
 def linear_int4(
     capabilities: Capabilities,
-    tiles: Tiles,
+    tiles: tile_sizes.Tiles,
     out_features: int,
     in_features: int,
     group_size: int,
@@ -98,5 +97,15 @@ def linear_int4(
             for i, (r, v) in enumerate(cells):
                 out.write(rows[r], vectors[v], sums.get(i))
 
-        out.for_tiles(tiles.int4_rows, tiles.int4_vectors, tiles.blocks, tile, tiles.row_blocks)
+        def vectors() -> None:
+            out.for_tiles(tiles.int4_rows, tiles.int4_vectors, tiles.blocks, tile, tiles.row_blocks)
+
+        if capabilities.int8_tiles:
+            with T.If(rows < index(LEAST_ROWS)):
+                with T.Then():
+                    vectors()
+                with T.Else():
+                    TileProducts(x, w, s, out, group_size, zero_point).write(tiles.blocks)
+        else:
+            vectors()
     return writer.func

@@ -44,6 +44,7 @@ class QuantizedRows:
 
     def __init__(self, writer: KernelWriter, rows: Expr, columns: int) -> None:
         groups = padded(columns, GROUP) // GROUP
+        self.rows = rows
         self.columns = columns
         self.codes = writer.arg("xq", (rows, groups * GROUP), "int8")
         self.scales = writer.arg("xs", (rows, groups), "float32")

@@ -1,4 +1,4 @@
-"""Linux on x86-64, CPU: AVX2 and AVX-512 VNNI kernels, glibc 2.28 or newer."""
+"""Linux on x86-64, CPU: AVX2, AVX-512 VNNI and AMX kernels, glibc 2.28 or newer."""
 
 from __future__ import annotations
 
@@ -29,13 +29,24 @@ AVX512_VNNI = Capabilities(
     vector_bits=512,
     int8_dot=True,
 )
+AMX = Capabilities(
+    family="cpu",
+    isa="amx",
+    features=(*AVX512_VNNI.features, "amx_tile", "amx_int8"),
+    llvm_cpu=AVX512_VNNI.llvm_cpu,
+    llvm_features=(*AVX512_VNNI.llvm_features, "+amx-tile", "+amx-int8"),
+    vector_bits=512,
+    int8_dot=True,
+    int8_tiles=True,
+)
 
 TARGET = Target(
     name="linux-x86_64-cpu",
-    summary="Linux, x86-64 CPUs with AVX2 or AVX-512 VNNI, glibc 2.28+",
+    summary="Linux, x86-64 CPUs with AVX2, AVX-512 VNNI or AMX, glibc 2.28+",
     triple="x86_64-unknown-linux-gnu",
     zig_triple="x86_64-linux-gnu.2.28",
     integer_variants=(
+        Variant("amx", AMX, "int8"),
         Variant("avx512vnni", AVX512_VNNI, "int8"),
         Variant("avx2", AVX2, "int8"),
         Variant("avx512-float", AVX512, "float"),

@@ -6,6 +6,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace mlcb {
 namespace {
@@ -52,6 +56,17 @@ uint64_t enabled_state() {
   return uint64_t{high} << 32 | low;
 }
 
+// Linux gives a process the use of tile registers when it asks for them, and may say no: signal
+// frames become larger than an alternate signal stack of the process.
+bool ask_for_tiles() {
+#if defined(__linux__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return true;
+#endif
+}
+
 std::vector<std::string> detect() {
   std::vector<std::string> flags;
   const uint64_t state = enabled_state();
@@ -67,6 +82,8 @@ std::vector<std::string> detect() {
 
 #else
 
+bool ask_for_tiles() { return false; }
+
 std::vector<std::string> detect() { return {}; }
 
 #endif
@@ -80,7 +97,10 @@ const std::vector<std::string>& cpu_flags() {
 
 bool cpu_has(std::string_view flag) {
   const std::vector<std::string>& flags = cpu_flags();
-  return std::find(flags.begin(), flags.end(), flag) != flags.end();
+  if (std::find(flags.begin(), flags.end(), flag) == flags.end()) return false;
+  if (flag.substr(0, 4) != "amx_") return true;
+  static const bool permitted = ask_for_tiles();
+  return permitted;
 }
 
 }  // namespace mlcb
