@@ -152,7 +152,7 @@ def test_every_request_is_logged(host: ServerHost) -> None:
 @pytest.mark.parametrize(
     ("change", "param", "words"),
     [
-        ({"messages": []}, "messages", "at least 1"),
+        ({"messages": []}, "messages", "is empty"),
         ({"messages": None}, "messages", ""),
         ({"temperature": "hot"}, "temperature", "number"),
         ({"temperature": 3}, "temperature", "less than or equal to 2"),

@@ -253,7 +253,7 @@ def test_a_window_beyond_the_model_is_refused(tmp_path: Path, actions: list[Acti
 def test_a_size_without_a_kernel_names_the_variant(tmp_path: Path, actions: list[Action]) -> None:
     with pytest.raises(StageError, match="no paged_attention kernel") as caught:
         lower(tmp_path, replace(tiny_config(), head_dim=38), actions)
-    assert caught.value.where == "linux-x86_64-cpu, variant avx2"
+    assert caught.value.where == "linux-x86_64-cpu, variant amx"
     assert caught.value.hint is not None
 
 
