@@ -351,6 +351,8 @@ class Terminal:
         self.pid, self.handle = pty.fork()
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+            # A test run in the background has interrupts ignored, which children inherit.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.chdir(ROOT)
             variables = environment(folder, STUB_PAUSE=str(pause))
             os.execve(sys.executable, command(*arguments), variables)
