@@ -15,7 +15,7 @@ MINUTES ?= 10
 
 CXX_FILES := $(shell find mlcbuild/runtime_stub tests -name '*.cc' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help demo test test-slow test-soak test-parity sanitize fuzz bench-engine bench-grammar lint format bench schema lock clean
+.PHONY: help demo test test-slow test-soak test-parity sanitize fuzz bench-1b bench-engine bench-grammar lint format bench schema lock clean
 
 help:
 	@echo 'make demo         build $(RECIPE) and ask the bundle a question'
@@ -28,6 +28,7 @@ help:
 	@echo 'make lint         ruff, mypy, clang-format: check only'
 	@echo 'make format       ruff and clang-format: fix'
 	@echo 'make bench        speed beside llama.cpp, fetched into $(PEERS)'
+	@echo 'make bench-1b     the same for a random Llama of 1.1 B parameters (4 GB of disk)'
 	@echo 'make bench-engine prefix cache, guesses, tokenizers'
 	@echo 'make bench-grammar grammars beside xgrammar: texts, masks, compile times'
 	@echo 'make schema       write the JSON schema of recipes'
@@ -76,6 +77,14 @@ bench: $(READY)
 	$(BIN)/python tests/bench/peers/fetch.py $(PEERS) --smollm2
 	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION)) && \
 	$(BIN)/python tests/bench/bench_speed.py "$$bundle" --peers $(PEERS) --json .cache/speed.json
+
+bench-1b: $(READY)
+	$(BIN)/python tests/bench/peers/fetch.py $(PEERS)
+	$(BIN)/python tests/bench/random_model.py .cache/rand1b
+	@bundle=$$($(BIN)/mlcbuild make .cache/rand1b/recipe.toml --out .cache/rand1b/bundles) && \
+	$(BIN)/python tests/bench/bench_speed.py "$$bundle" --peers $(PEERS) \
+	    --peer-model .cache/rand1b/q4_0.gguf --batch 1,8 --decode 32 --depth 128 \
+	    --json .cache/speed-1b.json
 
 bench-engine: $(READY)
 	@draft=$$($(BIN)/mlcbuild make $(RECIPE) --quantization q4f16_1) && \

@@ -2,10 +2,11 @@
 
     python tests/bench/random_model.py FOLDER [--layers 16] [--hidden 2048] ...
 
-Writes FOLDER/hf (float16 safetensors, config, a byte-level tokenizer), which a recipe takes as its
-source, and FOLDER/q4_0.gguf with the same weights for llama.cpp. The defaults make "rand1b": 1.1 B
-parameters, untied. Every matrix of the GGUF file is Q4_0, the output too, which llama.cpp's own
-tool keeps at 6 bits: a little faster than what its users have. A second run does nothing.
+Writes FOLDER/hf (float16 safetensors, config, a byte-level tokenizer), FOLDER/recipe.toml, which
+builds it in q4f16_1, and FOLDER/q4_0.gguf with the same weights for llama.cpp. The defaults make
+"rand1b": 1.1 B parameters, untied. Every matrix of the GGUF file is Q4_0, the output too, which
+llama.cpp's own tool keeps at 6 bits: a little faster than what its users have. A second run does
+nothing.
 """
 
 from __future__ import annotations
@@ -155,6 +156,31 @@ def write_tokenizer(shape: Shape, path: Path) -> None:
     tokenizer.save(str(path))
 
 
+def write_recipe(shape: Shape, folder: Path) -> None:
+    """A recipe over FOLDER/hf."""
+    source = json.dumps(str((folder / "hf").resolve()))
+    (folder / "recipe.toml").write_text(
+        f"""schema = 1
+name = "random"
+
+[model]
+source = {source}
+
+[quantization]
+schemes = ["q4f16_1"]
+
+[targets]
+names = ["linux-x86_64-cpu"]
+
+[runtime]
+context_window_size = {shape.context}
+prefill_chunk_size = 512
+max_batch_size = 8
+""",
+        encoding="utf-8",
+    )
+
+
 def interleaved(values: Weights, heads: int) -> Weights:
     """Rows of q and k as llama.cpp's rope wants them: pairs beside each other, not halves apart."""
     half = values.shape[0] // heads // 2
@@ -242,6 +268,7 @@ def main() -> None:
     write_tokenizer(shape, hf / "tokenizer.json")
     write_safetensors(shape, hf / "model.safetensors")
     write_gguf(shape, folder / "q4_0.gguf")
+    write_recipe(shape, folder)
     ready.write_text(wanted, encoding="utf-8")
 
 
