@@ -40,6 +40,11 @@ class KvPageShape:
         return "kt8" if self.is_quantized else "kt"
 
     @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return _ITEM_BYTES[self.dtype]
+
+    @property
     def code_bytes(self) -> int:
         """Bytes of the elements alone."""
         return 2 * self.kv_heads * self.page_size * self.head_dim * _ITEM_BYTES[self.dtype]

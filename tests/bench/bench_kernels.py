@@ -109,25 +109,29 @@ def bench_linear(kernels: CpuKernels, kind: str, rows: list[int], repeats: int, 
             report(f"{name} n={n}", seconds, read, 2.0 * n * outputs * inputs)
 
 
-def bench_attention(kernels: CpuKernels, rows: list[int], repeats: int) -> None:
-    """Decode and prefill attention over a context of 512."""
+def bench_attention(kernels: CpuKernels, rows: list[int], repeats: int, context: int) -> None:
+    """Decode and prefill attention over a context, for one row with pages that are not cached."""
     for heads, kv_heads, head_dim in ((9, 3, 64), (32, 8, 64), (8, 8, 128)):
         function = kernels.paged_attention(heads, kv_heads, head_dim, 16, "float16", 0.125)
         library = build(kernels.capabilities, {"attention": function})
         for n in rows:
-            context = 512
             pages = context // 16
             rng = np.random.default_rng(0)
-            arguments = tensors(function, n, {"pages": pages, "nnz": pages}, rng)
             first = context - n
-            arguments[2] = tvm.runtime.tensor(np.arange(first, context, dtype="int32"))
-            arguments[4] = tvm.runtime.tensor(np.arange(pages, dtype="int32"))
-            seconds = seconds_of(library["attention"], [arguments], repeats)
+            size = context * kv_heads * head_dim * 2 * 2
+            sets = []
+            for _ in range(COLD_BYTES // size + 1 if n == 1 else 1):
+                arguments = tensors(function, n, {"pages": pages, "nnz": pages}, rng)
+                arguments[2] = tvm.runtime.tensor(np.arange(first, context, dtype="int32"))
+                order = rng.permutation(pages).astype("int32")
+                arguments[4] = tvm.runtime.tensor(order)
+                sets.append(arguments)
+            seconds = seconds_of(library["attention"], sets, max(repeats, len(sets)))
             seen = n * (first + context + 1) / 2
             report(
                 f"paged_attention {heads}/{kv_heads}x{head_dim} n={n} of {context}",
                 seconds,
-                n * context * kv_heads * head_dim * 2 * 2,
+                n * size,
                 seen * heads * head_dim * 4,
             )
 
@@ -167,6 +171,7 @@ def main() -> int:
     parser.add_argument("--rows", default="1,8,128", help="batch sizes, with commas")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--only", default="", help="linear_int4[:576x1536], attention, rows ...")
+    parser.add_argument("--context", type=int, default=512, help="tokens, for attention")
     parser.add_argument("--tiles", default="{}", help="fields of Tiles to change, as JSON")
     options = parser.parse_args()
     tvm.get_global_func("runtime.config_threadpool")(1, options.threads)
@@ -180,7 +185,7 @@ def main() -> int:
         if group in ("", kind):
             bench_linear(kernels, kind, rows, options.repeats, shape)
     if options.only in ("", "attention"):
-        bench_attention(kernels, rows, options.repeats)
+        bench_attention(kernels, rows, options.repeats, options.context)
     if options.only in ("", "rows"):
         bench_rows(kernels, rows, options.repeats)
     return 0

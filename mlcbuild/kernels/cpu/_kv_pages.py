@@ -18,6 +18,7 @@ from mlcbuild.kernels.cpu._builder import (
     load,
     load_f32,
     local,
+    prefetch,
     splat,
     store,
     vector_type,
@@ -29,6 +30,8 @@ KEY, VALUE = 0, 1
 
 # Vectors whose largest value is below this are stored as zeros: 127 / absmax would overflow.
 _TINY = 1e-30
+
+_LINE_BYTES = 64
 
 
 class KvPages:
@@ -67,6 +70,13 @@ class KvPages:
     def load(self, page: Expr, kind: int, head: Expr, at: Expr, lanes: int) -> Expr:
         """``lanes`` neighbours of a head's keys or values as float32, not yet scaled."""
         return load_f32(self._elements, *self._place(page, kind, head, at), lanes=lanes)
+
+    def prefetch(self, page: Expr, kind: int, head: Expr) -> None:
+        """Ask for a head's keys or values of a page."""
+        per_line = _LINE_BYTES // self.shape.item_bytes
+        with T.serial(index(-(-self._per_head // per_line))) as line:
+            at = line * index(per_line)
+            prefetch(self._elements, *self._place(page, kind, head, at))
 
     def scaled(
         self, value: Expr, page: Expr, kind: int, head: Expr, offset: Expr, lanes: int

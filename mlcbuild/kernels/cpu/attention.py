@@ -31,6 +31,9 @@ from mlcbuild.spec.kv import KvPageShape, Window
 # Below every score: the score of a position that a row must not see.
 _HIDDEN = -1e30
 
+# From so many rows on, most are a prompt's.
+_MANY_ROWS = 32
+
 
 class _Shown:
     """Which positions of one page a row sees, as a mask over its scores.
@@ -232,6 +235,13 @@ def paged_attention(
             pages_of_row = T.bind(position // index(page_size) + index(1))
             if page_skip is None:
                 with T.serial(pages_of_row) as step, T.sblock("page"):
+                    # Pages lie anywhere: no processor knows which one comes next. Rows of a prompt
+                    # find them in the cache, from the row before.
+                    with T.If(n < index(_MANY_ROWS)), T.Then():
+                        following = T.min(step + index(1), pages_of_row - index(1))
+                        upcoming = T.bind(page_values[begin + following].astype("int64"))
+                        pages.prefetch(upcoming, KEY, kv_head)
+                        pages.prefetch(upcoming, VALUE, kv_head)
                     attend_page(T.bind(page_values[begin + step].astype("int64")), step)
             else:
                 # The sink pages, then those from the first position of the window on.
