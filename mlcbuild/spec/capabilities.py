@@ -15,7 +15,7 @@ class Capabilities:
     """
 
     family: str  # "cpu"
-    isa: str  # "avx2" | "avx512" | "avx512vnni" | "amx"
+    isa: str  # "avx2" | "avxvnni" | "avx512" | "avx512vnni" | "amx"
     features: tuple[str, ...]
     llvm_cpu: str
     llvm_features: tuple[str, ...] = ()

@@ -18,6 +18,14 @@ from mlcbuild.spec.capabilities import Capabilities
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 VARIANTS = (
     Capabilities("cpu", "avx2", ("avx2", "f16c", "fma"), "x86-64-v3"),
+    Capabilities(
+        "cpu",
+        "avxvnni",
+        ("avx2", "f16c", "fma", "avx_vnni"),
+        "x86-64-v3",
+        ("+avxvnni",),
+        int8_dot=True,
+    ),
     Capabilities("cpu", "avx512", _AVX512, "x86-64-v4", vector_bits=512),
     Capabilities(
         "cpu",
@@ -39,7 +47,7 @@ VARIANTS = (
         int8_tiles=True,
     ),
 )
-AVX2, AVX512, AVX512VNNI, AMX = VARIANTS
+AVX2, AVXVNNI, AVX512, AVX512VNNI, AMX = VARIANTS
 _REQUEST_PERMISSION, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -19,6 +19,7 @@ from tests.unit.kernel_runner import (
     AMX,
     AVX2,
     AVX512VNNI,
+    AVXVNNI,
     VARIANTS,
     Array,
     Compiled,
@@ -48,8 +49,12 @@ LINEAR: dict[str, tuple[str, dict[str, Any]]] = {
         dict(out_features=100, in_features=100, weight_dtype="float16", **BOTH),
     ),
 }
-# What AVX-512 without VNNI, and AMX, have of their own; the rest is the same as with AVX-512 VNNI.
-OWN = {"avx512": ("int4", "int4_ragged"), "amx": ("int4", "int4_wide", "int4_ragged")}
+# What some variants have of their own; the rest is that of AVX2 or of AVX-512 VNNI.
+OWN = {
+    "avxvnni": ("int4", "int4_wide", "int4_ragged"),
+    "avx512": ("int4", "int4_ragged"),
+    "amx": ("int4", "int4_wide", "int4_ragged"),
+}
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     **LINEAR,
     "attention": ("paged_attention", {**GQA3, "kv_dtype": "float16", "scale": 0.125}),
@@ -327,21 +332,30 @@ def test_machine_code(variant: Capabilities, dot: str, register: str) -> None:
     assert not [name for name in called if not re.fullmatch(allowed, name)]
 
 
+def test_machine_code_of_the_short_dot() -> None:
+    text = build(AVXVNNI, {"int4": KERNELS["int4"]}).mod.inspect_source("asm")
+    assert re.search(r"\{vex\}\s+vpdpbusd\s.*%ymm", text)
+    assert "%zmm" not in text
+
+
 def test_machine_code_of_tiles() -> None:
     text = build(AMX, {"int4": KERNELS["int4"]}).mod.inspect_source("asm")
     assert re.search(r"\btdpbssd\s", text)
     assert text.count("ldtilecfg") == text.count("tilerelease") > 0
 
 
-def test_tiles_give_the_same_bits(rng: np.random.Generator) -> None:
-    for variant in (AVX512VNNI, AMX):
+@pytest.mark.parametrize("pair", [(AVX2, AVXVNNI), (AVX512VNNI, AMX)], ids=["avxvnni", "amx"])
+def test_better_instructions_give_the_same_bits(
+    pair: tuple[Capabilities, Capabilities], rng: np.random.Generator
+) -> None:
+    for variant in pair:
         skip_unless_runnable(variant)
     for name in OWN["amx"]:
         activations, weights, extra, expected = linear_case(rng, name, 50)
         inputs = [*activations, *weights, *extra]
         first, second = (
             compiled_kernels(variant).run(name, inputs, (expected.shape, "float32"))[0]
-            for variant in (AVX512VNNI, AMX)
+            for variant in pair
         )
         assert first.tobytes() == second.tobytes()
 

@@ -117,7 +117,8 @@ class Int8Dot:
         u8 = T.reinterpret(self._int8, codes)
         s8 = T.reinterpret(self._int8, splat(activations, self.lanes))
         if self.native:
-            return _intrinsic(self._int32, "llvm.x86.avx512.vpdpbusd.512", total, u8, s8)
+            name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
+            return _intrinsic(self._int32, name, total, u8, s8)
         multiply_add = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}
         return total + _intrinsic(self._int16, multiply_add[self.lanes], u8, s8)
 
@@ -132,6 +133,5 @@ class Int8Dot:
 
 
 def int8_dot(capabilities: Capabilities) -> Int8Dot:
-    """The dot product of an instruction set; the dot instruction is used at 512 bits only."""
-    lanes = lanes_of(capabilities)
-    return Int8Dot(lanes, capabilities.int8_dot and lanes == 16)
+    """The dot product of an instruction set."""
+    return Int8Dot(lanes_of(capabilities), capabilities.int8_dot)

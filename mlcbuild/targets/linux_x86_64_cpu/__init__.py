@@ -1,4 +1,4 @@
-"""Linux on x86-64, CPU: AVX2, AVX-512 VNNI and AMX kernels, glibc 2.28 or newer."""
+"""Linux on x86-64, CPU: AVX2, AVX-VNNI, AVX-512 VNNI and AMX kernels, glibc 2.28 or newer."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ AVX2 = Capabilities(
     features=("avx2", "f16c", "fma"),
     llvm_cpu="x86-64-v3",
     vector_bits=256,
+)
+AVX_VNNI = Capabilities(
+    family="cpu",
+    isa="avxvnni",
+    features=(*AVX2.features, "avx_vnni"),
+    llvm_cpu=AVX2.llvm_cpu,
+    llvm_features=("+avxvnni",),
+    vector_bits=256,
+    int8_dot=True,
 )
 AVX512 = Capabilities(
     family="cpu",
@@ -48,6 +57,7 @@ TARGET = Target(
     integer_variants=(
         Variant("amx", AMX, "int8"),
         Variant("avx512vnni", AVX512_VNNI, "int8"),
+        Variant("avxvnni", AVX_VNNI, "int8"),
         Variant("avx2", AVX2, "int8"),
         Variant("avx512-float", AVX512, "float"),
         Variant("avx2-float", AVX2, "float"),
