@@ -350,7 +350,8 @@ class RequestBuilder:
             raise InvalidRequestError(error.message, param="tools", hint=error.hint) from None
         try:
             self._native.check_grammar(GrammarKind.STRUCTURE, grammar)
-        except GrammarError:
+        except GrammarError as found:
+            found.param = "tools"
             # It names a place in the structure; callers know their schemas.
             for place, tool in enumerate(tools):
                 schema = json_text(tool["function"].get("parameters") or {}, "tools")

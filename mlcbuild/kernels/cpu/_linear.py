@@ -113,10 +113,10 @@ class Outputs:
         total = padded(self._out_features, BLOCK) // self._lanes
         vectors = largest_divisor(total, vectors)
         steps = largest_divisor(total // vectors, blocks * per_block // vectors)
-        row_vectors = per_block * largest_divisor(total // per_block, row_blocks)
-        while row_vectors > per_block and total // row_vectors < _ROW_TASKS:
-            row_vectors //= 2  # enough tasks for equal shares of the work
-        row_vectors = per_block * largest_divisor(total // per_block, row_vectors // per_block)
+        all_blocks = total // per_block
+        # Fewer at once where there are few, so that tasks are equal shares of the work.
+        row_blocks = largest_divisor(all_blocks, min(row_blocks, all_blocks // _ROW_TASKS))
+        row_vectors = per_block * row_blocks
 
         def outputs(tile: Expr, count: int) -> list[OutputVector]:
             """The ``count`` output vectors of the tile with this number."""
