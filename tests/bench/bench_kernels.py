@@ -18,7 +18,7 @@ import tvm
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for "tests.", when run as a script
 
 from mlcbuild.kernels.cpu.set import CpuKernels
-from mlcbuild.kernels.cpu.tiles import default_tiles
+from mlcbuild.kernels.cpu.tiles import Tiles, default_tiles
 from mlcbuild.spec.capabilities import Capabilities
 from tests.unit import kernel_runner
 
@@ -158,9 +158,10 @@ def bench_rows(kernels: CpuKernels, rows: list[int], repeats: int) -> None:
             report(f"{name} n={n}", seconds, moved, 0.0)
 
 
-def as_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """Lists as tuples, which is what a frozen record holds."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+def changed_tiles(variant: Capabilities, kind: str, changes: dict[str, dict[str, int]]) -> Tiles:
+    """The default tiles of a kind of layer with some fields changed."""
+    tiles = default_tiles(variant, kind)
+    return replace(tiles, **{f: replace(getattr(tiles, f), **c) for f, c in changes.items()})
 
 
 def main() -> int:
@@ -172,18 +173,19 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--only", default="", help="linear_int4[:576x1536], attention, rows ...")
     parser.add_argument("--context", type=int, default=512, help="tokens, for attention")
-    parser.add_argument("--tiles", default="{}", help="fields of Tiles to change, as JSON")
+    parser.add_argument("--tiles", default="{}", help='fields of Tiles: {"one": {"ahead": 0}}')
     options = parser.parse_args()
     tvm.get_global_func("runtime.config_threadpool")(1, options.threads)
     variant = VARIANTS[options.isa]
     kernel_runner.skip_unless_runnable(variant)
-    tiles = replace(default_tiles(variant), **json.loads(options.tiles, object_hook=as_tuples))
-    kernels = CpuKernels(variant, tiles)
+    changes = json.loads(options.tiles)
+    kernels = CpuKernels(variant)
     rows = [int(n) for n in options.rows.split(",")]
     group, _, shape = options.only.partition(":")
     for kind in ("linear_int4", "linear_int4_float", "linear_dense"):
         if group in ("", kind):
-            bench_linear(kernels, kind, rows, options.repeats, shape)
+            tuned = CpuKernels(variant, changed_tiles(variant, kind, changes))
+            bench_linear(tuned, kind, rows, options.repeats, shape)
     if options.only in ("", "attention"):
         bench_attention(kernels, rows, options.repeats, options.context)
     if options.only in ("", "rows"):

@@ -10,6 +10,7 @@ from tvm.tirx.script import builder as T
 
 from mlcbuild.kernels.cpu._builder import Buffer, Expr, KernelWriter, index, load, prefetch, store
 from mlcbuild.kernels.cpu._int4 import BLOCK
+from mlcbuild.kernels.cpu.tiles import MANY_ROWS, RowsTile, RowTile, Tiles
 from mlcbuild.spec.layout import padded
 
 
@@ -27,8 +28,8 @@ GROUP_LINES = 4
 # At least so many tasks for one row, if there are blocks enough.
 _ROW_TASKS = 16
 
-# Computes and stores the outputs of some rows times some output vectors.
-TileBody = Callable[[Sequence[Expr], Sequence[OutputVector]], None]
+# Computes and stores the outputs of some rows times some output vectors, as a tile asks for it.
+TileBody = Callable[[Sequence[Expr], Sequence[OutputVector], RowTile | RowsTile], None]
 
 
 def largest_divisor(number: int, limit: int) -> int:
@@ -94,64 +95,80 @@ class Outputs:
             value = value + load(self._residual, row, column, lanes=lanes)
         store(self._y, value, row, column, lanes=lanes)
 
-    def for_tiles(
-        self,
-        row_tiles: Sequence[int],
-        vectors: int,
-        blocks: int,
-        body: TileBody,
-        row_blocks: int = 1,
-    ) -> None:
+    def for_tiles(self, tiles: Tiles, body: TileBody) -> None:
         """Run ``body`` over all rows and outputs, parallel over the outputs.
 
-        One row takes ``row_blocks`` whole blocks of weights at a time, each read once. Several rows
-        are cut into tiles of ``row_tiles`` rows (what one size leaves over goes to the next) by
-        ``vectors`` output vectors; a task runs about ``blocks`` blocks of outputs for a row tile
-        before it goes on.
+        Which of the tiles runs depends on the number of rows.
         """
+        with T.If(self._rows == index(1)):
+            with T.Then():
+                self._for_one_row(tiles.one, body)
+            with T.Else():
+                if tiles.few == tiles.many:
+                    self._for_rows("", tiles.few, body)
+                else:
+                    with T.If(self._rows < index(MANY_ROWS)):
+                        with T.Then():
+                            self._for_rows("few_", tiles.few, body)
+                        with T.Else():
+                            self._for_rows("many_", tiles.many, body)
+
+    def _for_one_row(self, tile: RowTile, body: TileBody) -> None:
+        """Whole blocks of weights, ``tile.blocks`` at a time, each read once."""
+        per_block = BLOCK // self._lanes
+        all_blocks = padded(self._out_features, BLOCK) // BLOCK
+        # Fewer at once where there are few, so that tasks are equal shares of the work.
+        blocks = largest_divisor(all_blocks, min(tile.blocks, all_blocks // _ROW_TASKS))
+        grain = largest_divisor(all_blocks // blocks, tile.grain)
+        with T.parallel(index(all_blocks // (blocks * grain))) as task, T.sblock("one_row"):
+            if grain == 1:
+                body([index(0)], self._vectors(task, per_block * blocks), tile)
+            else:
+                with T.serial(index(grain)) as step:
+                    number = task * index(grain) + step
+                    body([index(0)], self._vectors(number, per_block * blocks), tile)
+
+    def _for_rows(self, prefix: str, tile: RowsTile, body: TileBody) -> None:
+        """Tiles of rows times output vectors; every task goes over all rows."""
         per_block = BLOCK // self._lanes
         total = padded(self._out_features, BLOCK) // self._lanes
-        vectors = largest_divisor(total, vectors)
-        steps = largest_divisor(total // vectors, blocks * per_block // vectors)
-        all_blocks = total // per_block
-        # Fewer at once where there are few, so that tasks are equal shares of the work.
-        row_blocks = largest_divisor(all_blocks, min(row_blocks, all_blocks // _ROW_TASKS))
-        row_vectors = per_block * row_blocks
+        vectors = largest_divisor(total, tile.vectors)
+        steps = largest_divisor(total // vectors, max(1, tile.blocks * per_block // vectors))
+        with T.parallel(index(total // (vectors * steps))) as task, T.sblock(f"{prefix}task"):
+            begin, left = index(0), self._rows
+            for size in tile.row_counts():
+                with (
+                    T.serial(left // index(size)) as row_tile,
+                    T.serial(index(steps)) as step,
+                    T.sblock(f"{prefix}rows_{size}"),
+                ):
+                    first = begin + row_tile * index(size)
+                    rows = [T.bind(first + index(i)) for i in range(size)]
+                    body(rows, self._vectors(task * index(steps) + step, vectors), tile)
+                begin = begin + left // index(size) * index(size)
+                left = left % index(size)
 
-        def outputs(tile: Expr, count: int) -> list[OutputVector]:
-            """The ``count`` output vectors of the tile with this number."""
-            positions = [tile * index(count) + index(i) for i in range(count)]
-            if per_block == 1:
-                return [OutputVector(position, index(0)) for position in positions]
-            return [
-                OutputVector(
-                    T.bind(position // index(per_block)),
-                    T.bind(position % index(per_block) * index(self._lanes)),
-                )
-                for position in positions
-            ]
+    def _vectors(self, tile: Expr, count: int) -> list[OutputVector]:
+        """The ``count`` output vectors of the tile with this number."""
+        per_block = BLOCK // self._lanes
+        positions = [tile * index(count) + index(i) for i in range(count)]
+        if per_block == 1:
+            return [OutputVector(position, index(0)) for position in positions]
+        return [
+            OutputVector(
+                T.bind(position // index(per_block)),
+                T.bind(position % index(per_block) * index(self._lanes)),
+            )
+            for position in positions
+        ]
 
-        with T.If(self._rows == index(1)):
-            with (
-                T.Then(),
-                T.parallel(index(total // row_vectors)) as block,
-                T.sblock("one_row"),
-            ):
-                body([index(0)], outputs(block, row_vectors))
-            with (
-                T.Else(),
-                T.parallel(index(total // (vectors * steps))) as task,
-                T.sblock("task"),
-            ):
-                begin, left = index(0), self._rows
-                for size in row_tiles:
-                    with (
-                        T.serial(left // index(size)) as row_tile,
-                        T.serial(index(steps)) as step,
-                        T.sblock(f"rows_{size}"),
-                    ):
-                        first = begin + row_tile * index(size)
-                        rows = [T.bind(first + index(i)) for i in range(size)]
-                        body(rows, outputs(task * index(steps) + step, vectors))
-                    begin = begin + left // index(size) * index(size)
-                    left = left % index(size)
+
+def for_steps(count: int, unroll: int, body: Callable[[Expr], None]) -> None:
+    """Run ``body(number)`` for 0 .. count - 1 in order, ``unroll`` of them in a turn of a loop."""
+    turns, rest = divmod(count, unroll)
+    if turns:
+        with T.serial(index(turns)) as turn:
+            for i in range(unroll):
+                body(turn if unroll == 1 else turn * index(unroll) + index(i))
+    for i in range(rest):
+        body(index(turns * unroll + i))

@@ -30,16 +30,14 @@ _GROUP_BYTES = GROUP * BLOCK
 
 _HALF = TILE_ROWS // 2
 
-# From so many rows on it is worth it: a block's weights are unpacked first, and rows are computed
-# 16 at a time. Below, a vector kernel is faster.
-LEAST_ROWS = 24
-
 
 @dataclass(frozen=True, slots=True)
 class TileProducts:
     """``y = sum over groups g of dot_g * (s_g * xs_g)``: what the vector kernels sum, bit for bit.
 
-    The arguments of ``linear_int4``, of which there are at least 16 rows.
+    The arguments of ``linear_int4``, of which there are at least 16 rows. It is worth it from
+    ``tiles.MANY_ROWS`` on: a block's weights are unpacked first, and rows are computed 16 at a
+    time; below, a vector kernel is faster.
     """
 
     x: QuantizedRows

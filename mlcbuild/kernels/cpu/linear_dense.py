@@ -20,9 +20,9 @@ from mlcbuild.kernels.cpu._builder import (
     splat,
 )
 from mlcbuild.kernels.cpu._int4 import BLOCK
-from mlcbuild.kernels.cpu._linear import GROUP_LINES, Outputs, OutputVector
+from mlcbuild.kernels.cpu._linear import GROUP_LINES, Outputs, OutputVector, for_steps
 from mlcbuild.kernels.cpu._vector import lanes_of
-from mlcbuild.kernels.cpu.tiles import Tiles
+from mlcbuild.kernels.cpu.tiles import RowsTile, RowTile, Tiles
 from mlcbuild.spec.capabilities import Capabilities
 from mlcbuild.spec.layout import padded
 
@@ -55,13 +55,15 @@ def linear_dense(
         w = writer.arg("w", (blocks, in_features, BLOCK), weight_dtype)
         out = Outputs(writer, n, out_features, lanes, bias, residual)
 
-        def tile(rows: Sequence[Expr], vectors: Sequence[OutputVector]) -> None:
+        def tile(
+            rows: Sequence[Expr], vectors: Sequence[OutputVector], size: RowTile | RowsTile
+        ) -> None:
             cells = [(r, v) for r in range(len(rows)) for v in range(len(vectors))]
             sums = Registers(len(cells), lanes)
             sums.clear()
 
             line = 1 if weight_dtype == "float32" else 2  # columns of a block in 64 bytes
-            ahead = tiles.ahead * GROUP_LINES * line
+            ahead = size.ahead * GROUP_LINES * line
 
             def add_columns(totals: Registers, start: Expr, columns: int) -> None:
                 for i in range(columns):
@@ -88,13 +90,12 @@ def linear_dense(
                     sums.set(cell, sums.get(cell) + totals.get(cell))
 
             full, rest = divmod(in_features, _CHUNK)
-            if full:
-                with T.serial(index(full)) as chunk:
-                    add_chunk(chunk * index(_CHUNK), _CHUNK)
+            unroll = size.unroll if isinstance(size, RowTile) else 1
+            for_steps(full, unroll, lambda chunk: add_chunk(chunk * index(_CHUNK), _CHUNK))
             if rest:
                 add_chunk(index(full * _CHUNK), rest)
             for cell, (r, v) in enumerate(cells):
                 out.write(rows[r], vectors[v], sums.get(cell))
 
-        out.for_tiles(tiles.dense_rows, tiles.dense_vectors, tiles.blocks, tile, tiles.row_blocks)
+        out.for_tiles(tiles, tile)
     return writer.func

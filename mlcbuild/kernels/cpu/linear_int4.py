@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from mlcbuild.kernels.cpu import tiles as tile_sizes
 from mlcbuild.kernels.cpu._builder import (
     Expr,
     Registers,
@@ -24,10 +24,11 @@ from mlcbuild.kernels.cpu._builder import (
     vector_type,
 )
 from mlcbuild.kernels.cpu._int4 import LOW_NIBBLES, PACK, int4_weight
-from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, prefetch_group
-from mlcbuild.kernels.cpu._tile_products import LEAST_ROWS, TileProducts
+from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, for_steps, prefetch_group
+from mlcbuild.kernels.cpu._tile_products import TileProducts
 from mlcbuild.kernels.cpu._vector import int8_dot, lanes_of
 from mlcbuild.kernels.cpu.quantize import GROUP, QuantizedRows
+from mlcbuild.kernels.cpu.tiles import MANY_ROWS, RowsTile, RowTile, Tiles
 from mlcbuild.spec.capabilities import Capabilities
 from mlcbuild.spec.layout import padded
 
@@ -35,7 +36,7 @@ from mlcbuild.spec.layout import padded
 @cache
 def linear_int4(
     capabilities: Capabilities,
-    tiles: tile_sizes.Tiles,
+    tiles: Tiles,
     out_features: int,
     in_features: int,
     group_size: int,
@@ -62,12 +63,15 @@ def linear_int4(
             """Four neighbouring codes of a row as one int32."""
             return T.bind(T.reinterpret("int32", x.codes[row, span(column, 4)]))
 
-        def tile(rows: Sequence[Expr], vectors: Sequence[OutputVector]) -> None:
+        def tile(
+            rows: Sequence[Expr], vectors: Sequence[OutputVector], size: RowTile | RowsTile
+        ) -> None:
             cells = [(r, v) for r in range(len(rows)) for v in range(len(vectors))]
             sums = Registers(len(cells), lanes)
             sums.clear()
-            with T.serial(index(groups)) as group:
-                prefetch_group(w, vectors, lanes, group, tiles.ahead)
+
+            def add_group(group: Expr) -> None:
+                prefetch_group(w, vectors, lanes, group, size.ahead)
                 corrections = [keep(load(x.sums, row, group) * i32(-zero_point)) for row in rows]
                 totals = {(r, v): dot.start(corrections[r]) for r, v in cells}
                 for pack in range(GROUP // PACK):
@@ -94,18 +98,17 @@ def linear_int4(
                     factor = scales[v] * splat(load(x.scales, rows[r], group), lanes)
                     value = total.astype(vector_type("float32", lanes))
                     sums.set(i, T.fma(value, factor, sums.get(i)))
+
+            for_steps(groups, size.unroll if isinstance(size, RowTile) else 1, add_group)
             for i, (r, v) in enumerate(cells):
                 out.write(rows[r], vectors[v], sums.get(i))
 
-        def vectors() -> None:
-            out.for_tiles(tiles.int4_rows, tiles.int4_vectors, tiles.blocks, tile, tiles.row_blocks)
-
         if capabilities.int8_tiles:
-            with T.If(rows < index(LEAST_ROWS)):
+            with T.If(rows < index(MANY_ROWS)):
                 with T.Then():
-                    vectors()
+                    out.for_tiles(replace(tiles, many=tiles.few), tile)
                 with T.Else():
-                    TileProducts(x, w, s, out, group_size, zero_point).write(tiles.blocks)
+                    TileProducts(x, w, s, out, group_size, zero_point).write(tiles.many.blocks)
         else:
-            vectors()
+            out.for_tiles(tiles, tile)
     return writer.func

@@ -22,10 +22,10 @@ from mlcbuild.kernels.cpu._builder import (
     vector_type,
 )
 from mlcbuild.kernels.cpu._int4 import PACK, int4_weight, nibble_shift
-from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, prefetch_group
+from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, for_steps, prefetch_group
 from mlcbuild.kernels.cpu._vector import lanes_of
 from mlcbuild.kernels.cpu.quantize import GROUP
-from mlcbuild.kernels.cpu.tiles import Tiles
+from mlcbuild.kernels.cpu.tiles import RowsTile, RowTile, Tiles
 from mlcbuild.spec.capabilities import Capabilities
 
 
@@ -53,7 +53,9 @@ def linear_int4_float(
         w, s = int4_weight(writer, out_features, in_features, group_size, scale_dtype)
         out = Outputs(writer, n, out_features, lanes, bias, residual)
 
-        def tile(rows: Sequence[Expr], vectors: Sequence[OutputVector]) -> None:
+        def tile(
+            rows: Sequence[Expr], vectors: Sequence[OutputVector], size: RowTile | RowsTile
+        ) -> None:
             cells = [(r, v) for r in range(len(rows)) for v in range(len(vectors))]
             sums = Registers(len(cells), lanes)
             sums.clear()
@@ -73,7 +75,7 @@ def linear_int4_float(
                         totals.set(i, total)
 
             def add_group(group: Expr, columns: int) -> None:
-                prefetch_group(w, vectors, lanes, group, tiles.ahead)
+                prefetch_group(w, vectors, lanes, group, size.ahead)
                 totals = Registers(len(cells), lanes)
                 totals.clear()
                 full, rest = divmod(columns, PACK)
@@ -91,13 +93,12 @@ def linear_int4_float(
                     sums.set(i, T.fma(totals.get(i), scales[v], sums.get(i)))
 
             full, rest = divmod(in_features, GROUP)
-            if full:
-                with T.serial(index(full)) as group:
-                    add_group(group, GROUP)
+            unroll = size.unroll if isinstance(size, RowTile) else 1
+            for_steps(full, unroll, lambda group: add_group(group, GROUP))
             if rest:
                 add_group(index(full), rest)
             for i, (r, v) in enumerate(cells):
                 out.write(rows[r], vectors[v], sums.get(i))
 
-        out.for_tiles(tiles.float_rows, tiles.float_vectors, tiles.blocks, tile, tiles.row_blocks)
+        out.for_tiles(tiles, tile)
     return writer.func

@@ -29,15 +29,16 @@ class CpuKernels:
     Every method returns the same object for the same arguments. Kernels take their inputs first
     and their outputs last (destination passing); activations are float32 ``[n, K]`` with ``n``
     dynamic. ``G`` is the number of groups of 32 columns, ``Kp`` is ``K`` padded to 32, ``NB`` is
-    the number of blocks of 16 weight rows. ``tiles`` are the tile sizes; None takes the defaults
-    of the instruction set. A row of a result never depends on ``n`` or on the row's index.
+    the number of blocks of 16 weight rows. ``tiles`` are the tile sizes of linear kernels; None
+    takes the defaults of kernel and instruction set. A row of a result never depends on ``n`` or
+    on the row's index.
     """
 
     capabilities: Capabilities
     tiles: Tiles | None = None
 
-    def _tiles(self) -> Tiles:
-        return self.tiles or default_tiles(self.capabilities)
+    def _tiles(self, kernel: str) -> Tiles:
+        return self.tiles or default_tiles(self.capabilities, kernel)
 
     def _dividing(self, *sizes: int) -> Capabilities:
         """The same device with the widest vectors, down to four lanes, that divide all sizes."""
@@ -66,7 +67,7 @@ class CpuKernels:
         """
         return linear_int4.linear_int4(
             self.capabilities,
-            self._tiles(),
+            self._tiles("linear_int4"),
             out_features,
             in_features,
             group_size,
@@ -89,7 +90,7 @@ class CpuKernels:
         """``(x f32[n,K], w, s, [bias], [residual]) -> y``: as linear_int4, float activations."""
         return linear_float.linear_int4_float(
             self.capabilities,
-            self._tiles(),
+            self._tiles("linear_int4_float"),
             out_features,
             in_features,
             group_size,
@@ -110,7 +111,7 @@ class CpuKernels:
         """``(x f32[n,K], w[NB,K,16], [bias f32[O]], [residual f32[n,O]]) -> y f32[n,O]``."""
         return linear_dense.linear_dense(
             self.capabilities,
-            self._tiles(),
+            self._tiles("linear_dense"),
             out_features,
             in_features,
             weight_dtype,

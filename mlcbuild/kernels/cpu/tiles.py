@@ -1,4 +1,7 @@
-"""Tile sizes of the CPU kernels: what a later search may change without changing a result."""
+"""Tile sizes of the linear kernels: what tuning may change without changing a result.
+
+Nothing here imports TVM: a build chooses tile sizes without compiling anything.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,70 @@ from dataclasses import dataclass
 
 from mlcbuild.spec.capabilities import Capabilities
 
+# Calls with fewer rows than this, but more than one, run the tiles for few rows.
+MANY_ROWS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """How a single row is computed.
+
+    ``blocks`` of 16 outputs at once: each is a stream of weights of its own, and more streams keep
+    the memory busier. ``unroll`` groups of 32 columns in one turn of the loop. ``ahead`` is how
+    many groups ahead weights are asked for, 0 not at all: processors follow a stream by
+    themselves, but not from one page of memory to the next. ``grain`` such tiles make a task.
+    """
+
+    blocks: int
+    unroll: int
+    ahead: int
+    grain: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsTile:
+    """How several rows are computed.
+
+    A tile holds ``rows`` rows (what is left over goes to smaller tiles) times ``vectors`` vectors
+    of outputs. A task computes ``blocks`` blocks of 16 outputs for a tile of rows while the rows'
+    activations are still in the cache. ``ahead`` as for one row.
+    """
+
+    rows: int
+    vectors: int
+    blocks: int
+    ahead: int
+
+    def row_counts(self) -> tuple[int, ...]:
+        """Row counts of the tiles, largest first and ending in 1."""
+        powers = [1 << bit for bit in reversed(range(self.rows.bit_length()))]
+        return (self.rows, *(power for power in powers if power < self.rows))
+
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Register and cache tiles of the linear kernels.
+    """The tiles of one linear kernel for one row, for few and for many (``MANY_ROWS``)."""
 
-    ``rows`` are the row counts of the tiles, largest first and ending in 1: rows left over by one
-    size go to the next. ``vectors`` is how many vectors of outputs a tile of several rows holds.
-    ``blocks`` is how many blocks of 16 outputs one task computes for a row tile while the tile's
-    activations are still in the cache. ``row_blocks`` is how many of them a single row computes at
-    once: each is a stream of weights of its own, and more streams keep the memory busier. ``ahead``
-    is how many groups of columns ahead int4 weights are asked for, 0 not at all: processors follow
-    a stream by themselves, but not from one page of memory to the next.
-    """
-
-    int4_rows: tuple[int, ...]
-    int4_vectors: int
-    float_rows: tuple[int, ...]
-    float_vectors: int
-    dense_rows: tuple[int, ...]
-    dense_vectors: int
-    blocks: int
-    row_blocks: int
-    ahead: int
+    one: RowTile
+    few: RowsTile
+    many: RowsTile
 
 
-AVX512 = Tiles((14, 8, 4, 2, 1), 1, (8, 4, 2, 1), 1, (8, 4, 2, 1), 1, 4, 4, 8)
-AVX2 = Tiles((4, 2, 1), 1, (4, 2, 1), 1, (4, 2, 1), 2, 4, 4, 8)
+def _same(one: RowTile, rows: RowsTile) -> Tiles:
+    return Tiles(one, rows, rows)
 
 
-def default_tiles(capabilities: Capabilities) -> Tiles:
-    """The tile sizes that fit the register file of an instruction set."""
-    return AVX512 if capabilities.vector_bits >= 512 else AVX2
+_ONE = RowTile(blocks=4, unroll=1, ahead=8, grain=1)
+_NARROW = _same(_ONE, RowsTile(rows=4, vectors=1, blocks=4, ahead=8))
+_DEFAULTS = {
+    # (kernel, register bits)
+    ("linear_int4", 512): _same(_ONE, RowsTile(rows=14, vectors=1, blocks=4, ahead=8)),
+    ("linear_int4_float", 512): _same(_ONE, RowsTile(rows=8, vectors=1, blocks=4, ahead=8)),
+    ("linear_dense", 512): _same(_ONE, RowsTile(rows=8, vectors=1, blocks=4, ahead=8)),
+    ("linear_dense", 256): _same(_ONE, RowsTile(rows=4, vectors=2, blocks=4, ahead=8)),
+}
+
+
+def default_tiles(capabilities: Capabilities, kernel: str) -> Tiles:
+    """The tile sizes of a kernel that fit the register file of an instruction set."""
+    return _DEFAULTS.get((kernel, capabilities.vector_bits), _NARROW)
