@@ -95,6 +95,7 @@ def make_environment(
         jobs=jobs,
         threads=max(1, usable_cpus() // jobs),
         hub=settings.hub,
+        tuning=settings.db_path,
     )
 
 

@@ -103,12 +103,17 @@ def linear_int4(
             for i, (r, v) in enumerate(cells):
                 out.write(rows[r], vectors[v], sums.get(i))
 
-        if capabilities.int8_tiles:
+        def products() -> None:
+            TileProducts(x, w, s, out, group_size, zero_point).write(tiles.many.blocks)
+
+        if not capabilities.int8_tiles or tiles.only in ("one", "few"):
+            out.for_tiles(tiles, tile)
+        elif tiles.only == "many":
+            products()
+        else:
             with T.If(rows < index(MANY_ROWS)):
                 with T.Then():
                     out.for_tiles(replace(tiles, many=tiles.few), tile)
                 with T.Else():
-                    TileProducts(x, w, s, out, group_size, zero_point).write(tiles.many.blocks)
-        else:
-            out.for_tiles(tiles, tile)
+                    products()
     return writer.func

@@ -30,15 +30,15 @@ class CpuKernels:
     and their outputs last (destination passing); activations are float32 ``[n, K]`` with ``n``
     dynamic. ``G`` is the number of groups of 32 columns, ``Kp`` is ``K`` padded to 32, ``NB`` is
     the number of blocks of 16 weight rows. ``tiles`` are the tile sizes of linear kernels; None
-    takes the defaults of kernel and instruction set. A row of a result never depends on ``n`` or
-    on the row's index.
+    takes the defaults of kernel, size and instruction set. A row of a result never depends on
+    ``n`` or on the row's index.
     """
 
     capabilities: Capabilities
     tiles: Tiles | None = None
 
-    def _tiles(self, kernel: str) -> Tiles:
-        return self.tiles or default_tiles(self.capabilities, kernel)
+    def _tiles(self, kernel: str, out_features: int) -> Tiles:
+        return self.tiles or default_tiles(self.capabilities, kernel, out_features)
 
     def _dividing(self, *sizes: int) -> Capabilities:
         """The same device with the widest vectors, down to four lanes, that divide all sizes."""
@@ -67,7 +67,7 @@ class CpuKernels:
         """
         return linear_int4.linear_int4(
             self.capabilities,
-            self._tiles("linear_int4"),
+            self._tiles("linear_int4", out_features),
             out_features,
             in_features,
             group_size,
@@ -90,7 +90,7 @@ class CpuKernels:
         """``(x f32[n,K], w, s, [bias], [residual]) -> y``: as linear_int4, float activations."""
         return linear_float.linear_int4_float(
             self.capabilities,
-            self._tiles("linear_int4_float"),
+            self._tiles("linear_int4_float", out_features),
             out_features,
             in_features,
             group_size,
@@ -111,7 +111,7 @@ class CpuKernels:
         """``(x f32[n,K], w[NB,K,16], [bias f32[O]], [residual f32[n,O]]) -> y f32[n,O]``."""
         return linear_dense.linear_dense(
             self.capabilities,
-            self._tiles("linear_dense"),
+            self._tiles("linear_dense", out_features),
             out_features,
             in_features,
             weight_dtype,
