@@ -71,6 +71,14 @@ def run_mlcbuild(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def tuning_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty one: what was tuned on this machine changes no test."""
+    folder = tmp_path_factory.mktemp("tuning") / "records"
+    os.environ["MLCBUILD_DB"] = str(folder)
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
 def zig_cache(request: pytest.FixtureRequest) -> Path:
     """One cache for all zig calls of all sessions: its C++ library takes a minute to compile."""
     cache = request.config.cache

@@ -67,6 +67,9 @@ class CommandFinder(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{module.__name__}.command is not a click command")
         _accept_global_options(command)
+        if isinstance(command, click.Group):
+            for inner in command.commands.values():
+                _accept_global_options(inner)
         return command
 
     def resolve_command(

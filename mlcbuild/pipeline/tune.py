@@ -18,6 +18,7 @@ from mlcbuild.pipeline.scheduler import Scheduler
 from mlcbuild.pipeline.stages.files import SCHEDULES
 from mlcbuild.pipeline.stages.schedule import workloads_of
 from mlcbuild.pipeline.stages.tools import tool_versions
+from mlcbuild.pipeline.stages.zig import ZIG
 from mlcbuild.pipeline.tuning import record_key, writable_database
 from mlcbuild.quant.schemes import get_scheme
 from mlcbuild.recipe.build_spec import BuildSpec
@@ -32,6 +33,9 @@ from mlcbuild.tuning.device import host_device, host_has
 from mlcbuild.tuning.job import KnownTrial, RpcDevice, TuningJob, TuningTask
 from mlcbuild.tuning.record import CONFIRMED, capabilities_digest
 from mlcbuild.tuning.run import JobResult, Outcome, run_job
+
+# The distribution that has xgboost without the libraries of GPUs, which Linux gets.
+XGBOOST = "xgboost-cpu" if sys.platform == "linux" else "xgboost"
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ def tune_builds(
     database = writable_database(specs[0], env)
     plans = plan_tuning(kernels, database, request, lambda target: link_command(env.store, target))
     device = request.device or host_device(request.threads)
-    tools = tool_versions("apache-tvm", "apache-tvm-ffi", "ziglang", "xgboost-cpu")
+    tools = tool_versions("apache-tvm", "apache-tvm-ffi", ZIG, XGBOOST)
     results = []
     for plan in plans:
         if watch is not None:
@@ -222,13 +226,14 @@ def link_command(store: Store, target: Target) -> tuple[str, ...]:
 
     TVM's runtime, which loads it, has what it refers to.
     """
+    cache = store.tool_cache("zig")
     return (
         "env",
-        f"ZIG_GLOBAL_CACHE_DIR={store.tool_cache('zig')}",
-        f"ZIG_LOCAL_CACHE_DIR={store.tool_cache('zig')}",
+        f"ZIG_GLOBAL_CACHE_DIR={cache}",
+        f"ZIG_LOCAL_CACHE_DIR={cache}",
         sys.executable,
         "-m",
-        "ziglang",
+        ZIG,
         "cc",
         "-target",
         target.zig_triple,

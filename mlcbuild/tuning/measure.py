@@ -7,7 +7,6 @@ a failed trial.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -22,19 +21,17 @@ from mlcbuild.spec.schedule_space import Decisions, Workload
 # arch/x86/include/uapi/asm/prctl.h: ask Linux for the registers of AMX.
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
-# How a linker is called, as lines: worker processes get it through their environment.
-LINK_VARIABLE = "MLCBUILD_TUNING_LINK"
-
 # Calls for a kernel whose weights are in memory, each after the caches were emptied; and for one
 # whose weights stay in a cache.
 COLD_CALLS = 15
 WARM_CALLS, WARM_ROUNDS = 2, 5
 
 
-def prepare_worker() -> None:
-    """Called first in a worker that runs kernels."""
+def prepare_worker(threads: int) -> None:
+    """Called first in a worker that runs kernels here: its threads, and AMX's registers."""
     import ctypes
 
+    tvm.get_global_func("runtime.config_threadpool")(1, threads)
     if "amx_int8" in _flags():
         ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
 
@@ -47,7 +44,12 @@ def _flags() -> Sequence[str]:
 
 
 def build_library(
-    capabilities: Capabilities, workload: Workload, decisions: Decisions, whole: bool, target: Any
+    capabilities: Capabilities,
+    workload: Workload,
+    decisions: Decisions,
+    whole: bool,
+    target: Any,
+    link: Sequence[str],
 ) -> str:
     """Compiles and links one candidate, in a builder's worker; the path of its library.
 
@@ -56,7 +58,7 @@ def build_library(
     from mlcbuild.tuning.candidates import build_kernel
 
     func = build_kernel(capabilities, workload, decisions, whole=whole)
-    return export_library(compile_kernel(func, target))
+    return export_library(compile_kernel(func, target), link)
 
 
 def compile_kernel(func: Any, target: Any) -> Any:
@@ -65,12 +67,12 @@ def compile_kernel(func: Any, target: Any) -> Any:
     return getattr(library, "mod", library)
 
 
-def export_library(module: Any) -> str:
-    """Writes a shared library with the linker of the environment; its path."""
+def export_library(module: Any, link: Sequence[str]) -> str:
+    """Writes a shared library with the linker command ``link``; its path."""
     folder = Path(tempfile.mkdtemp(prefix="candidate-"))
     module.write_to_file(str(folder / "kernel.o"), "o")
     library = folder / "kernel.so"
-    command = [*os.environ[LINK_VARIABLE].split("\n"), "-o", str(library), str(folder / "kernel.o")]
+    command = [*link, "-o", str(library), str(folder / "kernel.o")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"linking failed: {done.stderr.strip()[-500:]}")

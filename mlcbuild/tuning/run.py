@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from mlcbuild.core.process import minimal_environment
 from mlcbuild.errors import StageError
 from mlcbuild.kernels.registry import get_spaces
 from mlcbuild.spec.schedule_space import Workload
@@ -71,8 +72,9 @@ def run_job(
     """
     result = JobResult()
     recorder = _Recorder(job, segment, device, tools)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with tempfile.TemporaryDirectory(prefix="mlcbuild-tune-") as scratch:
+        env = minimal_environment(Path(scratch))
+        env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         env["TMPDIR"] = scratch  # for candidates that a killed worker leaves behind
         log = Path(scratch) / "log"
         with log.open("wb") as errors:

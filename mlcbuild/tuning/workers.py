@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ ms = load_meta_schedule()
 _USES = 64
 
 
-def _build(item: tuple[Capabilities, Workload, Decisions, bool, Any]) -> str:
+def _build(item: tuple[Capabilities, Workload, Decisions, bool, Any, tuple[str, ...]]) -> str:
     return measure.build_library(*item)
 
 
@@ -35,8 +35,6 @@ class Workers:
     """
 
     def __init__(self, job: TuningJob) -> None:
-        os.environ[measure.LINK_VARIABLE] = "\n".join(job.link)
-        os.environ["TVM_NUM_THREADS"] = str(job.threads)
         capabilities = job.capabilities
         record: dict[str, Any] = {
             "kind": "llvm",
@@ -59,7 +57,10 @@ class Workers:
         """A ``BuilderResult`` for each candidate; ``whole`` compiles it for any number of rows."""
         capabilities = self._job.capabilities
         results = []
-        inputs = [(capabilities, workload, c, whole, self.target) for c in candidates]
+        inputs = [
+            (capabilities, workload, decisions, whole, self.target, self._job.link)
+            for decisions in candidates
+        ]
         for done in self._builders.map_with_error_catching(_build, inputs):
             if done.status == StatusKind.COMPLETE:
                 results.append(ms.builder.BuilderResult(done.value, None))
@@ -113,7 +114,7 @@ class Workers:
                 timeout_sec=self._job.run_timeout,
                 evaluator_config=config,
                 f_run_evaluator=measure.time_calls,
-                initializer=measure.prepare_worker,
+                initializer=functools.partial(measure.prepare_worker, self._job.threads),
             )
         return ms.runner.RPCRunner(
             rpc_config=ms.runner.RPCConfig(

@@ -14,7 +14,7 @@ from mlcbuild.core.canonical_json import Json
 from mlcbuild.pipeline.action import Action
 from mlcbuild.pipeline.stages.files import LICENSES, MODEL, NOTES, PLAN, RECORDS, SCHEDULES
 from mlcbuild.pipeline.stages.records import from_params, to_params
-from mlcbuild.pipeline.stages.schedule import count_sources
+from mlcbuild.pipeline.stages.schedule_sources import count_sources
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.sources.resolved import ResolvedSource
 from mlcbuild.spec.limits import Limits

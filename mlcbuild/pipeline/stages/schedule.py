@@ -12,13 +12,10 @@ from mlcbuild.kernels.registry import get_spaces
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.stages.files import RECORDS, SCHEDULES
 from mlcbuild.pipeline.stages.records import from_params, to_params
+from mlcbuild.pipeline.stages.schedule_sources import DEFAULT, GENERIC, RECORD
 from mlcbuild.spec.capabilities import Capabilities
 from mlcbuild.spec.schedule_space import Space, Workload
 from mlcbuild.targets.target import Variant
-
-# Where a schedule is from: a record, the template's own default, or, for a kernel that no template
-# of ours fits, the generic schedule of the lowering.
-RECORD, DEFAULT, GENERIC = "record", "default", "generic"
 
 
 def schedule_action(
@@ -105,11 +102,3 @@ def _misfit(space: Space, record: Mapping[str, Any]) -> str | None:
     if space.index_of(record["decisions"]) is None:
         return "its decisions are not among this template's"
     return None
-
-
-def count_sources(schedules: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """How many kernels have their schedule from where."""
-    counts = {RECORD: 0, DEFAULT: 0, GENERIC: 0}
-    for kernel in schedules.values():
-        counts[kernel["source"]] += 1
-    return counts
