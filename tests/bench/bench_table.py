@@ -307,13 +307,15 @@ def main() -> None:
     baseline = engines[0].name
     table = compare(make_rows(sizes, options.threads), rounds, baseline, bounds)
     lines = cells(table, baseline)
-    ours = rounds[groups[0].name][OURS][0]
+    first = {name: records[0] for name, records in rounds[groups[0].name].items()}
+    ours = first[OURS]
+    versions = [fetch.PEER, *(item["version"] for item in first.values() if "version" in item)]
     notes = [
         machine.heading(before) + f" before, {machine.describe()['load_average']} after",
-        f"versions: {before['versions']}, {fetch.PEER}",
+        f"versions: {before['versions']}, {', '.join(versions)}",
         f"bundle: {ours['bundle']} {ours['scheme']}, {ours['variant']}, {ours['activations']}",
-        f"tokens per second where no unit is said; medians of {options.rounds} rounds",
-        f"{options.threads} threads; a ratio above 1 is better than {baseline}",
+        f"tokens per second where no unit is said; medians; rounds: {options.rounds}",
+        f"threads: {options.threads}; a ratio above 1 is better than {baseline}",
     ]
     if not quiet:
         notes.append("THE MACHINE WAS BUSY: these figures are worth nothing")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -283,6 +285,12 @@ def test_an_older_runtime_is_told_before_anything_is_measured(tmp_path: Path) ->
     with pytest.raises(UsageError, match="no mlcb_engine_limits") as error:
         invoke(tmp_path / "old", "--prefill", 4, "--profile")
     assert error.value.hint == "build the bundle again"
+
+
+def test_the_compiler_is_not_loaded() -> None:
+    modules = "mlcbuild.engine.bench, mlcbuild.engine.roofline"
+    code = f"import sys, {modules}; sys.exit('tvm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_names_are_escaped() -> None:

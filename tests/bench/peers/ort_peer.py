@@ -100,7 +100,7 @@ def main() -> None:
         build(Path(arguments[0]), Path(arguments[1]))
     elif mode == "bench" and len(arguments) > 3:
         folder, threads, repeats, *specs = arguments
-        import onnxruntime_genai  # noqa: F401  # the library is not part of opening a model
+        import onnxruntime_genai  # loading the library is not part of opening a model
 
         begin = time.perf_counter()
         peer = Peer(Path(folder), int(threads))
@@ -108,6 +108,7 @@ def main() -> None:
         first = time.perf_counter() - begin
         results = [measure(peer, spec, int(repeats)) for spec in specs]
         record = {"results": results, "rss_peak_bytes": peak_bytes(), "first_token_s": first}
+        record["version"] = f"onnxruntime-genai {onnxruntime_genai.__version__}"
         print(json.dumps(record))
     else:
         raise SystemExit(__doc__)
