@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PARITY_VENV := .venv-parity
 PARITY_READY := $(PARITY_VENV)/.ready
+PEERS_READY := $(PARITY_VENV)/.peers
 
 RECIPE := recipes/smollm2-135m.toml
 QUANTIZATION := q4f16_1
@@ -77,7 +78,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-bench: $(READY) $(PARITY_READY)
+bench: $(READY) $(PEERS_READY)
 	$(BIN)/python tests/bench/peers/fetch.py $(PEERS)
 	$(BIN)/python tests/bench/random_model.py $(MODEL_1B)
 	@[ -f $(MODEL_1B)/q4_k_m.gguf ] || { \
@@ -141,4 +142,8 @@ $(PARITY_READY): requirements/dev.lock requirements/parity.txt pyproject.toml
 	$(PARITY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	$(PARITY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/parity.txt
 	$(PARITY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(PEERS_READY): $(PARITY_READY) requirements/peers.txt
+	$(PARITY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/peers.txt
 	@touch $@
