@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,42 +12,19 @@ import numpy as np
 import pytest
 import tvm
 
+from mlcbuild.kernels.cpu import families
 from mlcbuild.kernels.cpu.set import CpuKernels
+from mlcbuild.kernels.cpu.tiles import Tiles
 from mlcbuild.spec.capabilities import Capabilities
+from tests.unit import kernel_emulator
 
-_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
-VARIANTS = (
-    Capabilities("cpu", "avx2", ("avx2", "f16c", "fma"), "x86-64-v3"),
-    Capabilities(
-        "cpu",
-        "avxvnni",
-        ("avx2", "f16c", "fma", "avx_vnni"),
-        "x86-64-v3",
-        ("+avxvnni",),
-        int8_dot=True,
-    ),
-    Capabilities("cpu", "avx512", _AVX512, "x86-64-v4", vector_bits=512),
-    Capabilities(
-        "cpu",
-        "avx512vnni",
-        (*_AVX512, "avx512_vnni"),
-        "x86-64-v4",
-        ("+avx512vnni",),
-        vector_bits=512,
-        int8_dot=True,
-    ),
-    Capabilities(
-        "cpu",
-        "amx",
-        (*_AVX512, "avx512_vnni", "amx_tile", "amx_int8"),
-        "x86-64-v4",
-        ("+avx512vnni", "+amx-tile", "+amx-int8"),
-        vector_bits=512,
-        int8_dot=True,
-        int8_tiles=True,
-    ),
-)
-AVX2, AVXVNNI, AVX512, AVX512VNNI, AMX = VARIANTS
+VARIANTS = families.X86  # run where this machine has them
+EMULATED = (*families.ARM, *families.WASM)  # run everywhere
+_TRIPLES = {
+    "x86": "x86_64-linux-gnu",
+    "arm": "aarch64-linux-gnu",
+    "wasm": "wasm32-unknown-unknown",
+}
 _REQUEST_PERMISSION, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -56,9 +33,9 @@ Kernels = Mapping[str, tuple[str, dict[str, Any]]]  # name -> builder and its ar
 
 @dataclass(frozen=True)
 class Compiled:
-    """Kernels of one variant in one library."""
+    """Kernels of one variant in one library, here or in an emulator."""
 
-    library: Any
+    call: Callable[[str, Sequence[Array]], None]
 
     def run(self, name: str, inputs: Sequence[Array], *outputs: tuple[Any, str]) -> list[Array]:
         """Outputs ``(shape, dtype)`` of a kernel; they hold rubbish when it is called.
@@ -70,7 +47,7 @@ class Compiled:
         arrays = [
             a if a.ctypes.data % 64 == 0 and a.flags.c_contiguous else aligned(a) for a in inputs
         ]
-        self.library[name](*(tvm.runtime.from_dlpack(a) for a in (*arrays, *results)))
+        self.call(name, [*arrays, *results])
         return results
 
 
@@ -94,7 +71,13 @@ def on(*variants: Capabilities) -> pytest.MarkDecorator:
 
 
 def skip_unless_runnable(variant: Capabilities) -> None:
-    """Skips the test on a machine without the instruction set."""
+    """Skips the test on a machine without the instruction set, or without its emulator."""
+    if variant.architecture == "arm":
+        if kernel_emulator.find_qemu() is None:
+            pytest.skip("there is no qemu-aarch64 (Debian's qemu-user-static) to run ARM's kernels")
+        return
+    if variant.architecture == "wasm":
+        return
     cpuinfo = Path("/proc/cpuinfo")
     flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
     if not set(variant.features) <= set(flags):
@@ -104,9 +87,9 @@ def skip_unless_runnable(variant: Capabilities) -> None:
         assert not refused, "Linux gives this process no tile registers"
 
 
-def build(variant: Capabilities, chosen: Kernels) -> Any:
+def build(variant: Capabilities, chosen: Kernels, tiles: Tiles | None = None) -> Any:
     """One library of some kernels."""
-    kernels = CpuKernels(variant)
+    kernels = CpuKernels(variant, tiles)
     functions = {
         name: getattr(kernels, builder)(**arguments).with_attr("global_symbol", name)
         for name, (builder, arguments) in chosen.items()
@@ -114,12 +97,27 @@ def build(variant: Capabilities, chosen: Kernels) -> Any:
     target = tvm.target.Target(
         {
             "kind": "llvm",
-            "mtriple": "x86_64-linux-gnu",
+            "mtriple": _TRIPLES[variant.architecture],
             "mcpu": variant.llvm_cpu,
             "mattr": list(variant.llvm_features),
+            "vector-width": variant.vector_bits,
         }
     )
     return tvm.compile(tvm.IRModule(functions), target)
+
+
+def compile_kernels(variant: Capabilities, chosen: Kernels, tiles: Tiles | None = None) -> Compiled:
+    """Some kernels, ready to run."""
+    library = build(variant, chosen, tiles)
+    if variant.architecture != "x86":
+        return Compiled(
+            kernel_emulator.emulate(variant.architecture, library.mod, list(chosen)).call
+        )
+
+    def call(name: str, arrays: Sequence[Array]) -> None:
+        library[name](*(tvm.runtime.from_dlpack(array) for array in arrays))
+
+    return Compiled(call)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Array:

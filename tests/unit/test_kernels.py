@@ -12,18 +12,28 @@ import pytest
 pytest.importorskip("tvm")
 
 from mlcbuild.errors import InternalError
+from mlcbuild.kernels.cpu.families import (
+    AMX,
+    AVX2,
+    AVX512_VNNI,
+    AVX_VNNI,
+    DOTPROD,
+    I8MM,
+    NEON,
+    RELAXED,
+    SIMD128,
+)
 from mlcbuild.kernels.cpu.set import CpuKernels
+from mlcbuild.kernels.cpu.tiles import RowsTile, RowTile, Tiles
 from mlcbuild.spec.capabilities import Capabilities
 from mlcbuild.spec.layout import padded
 from tests.unit.kernel_runner import (
-    AMX,
-    AVX2,
-    AVX512VNNI,
-    AVXVNNI,
+    EMULATED,
     VARIANTS,
     Array,
     Compiled,
     build,
+    compile_kernels,
     normal,
     on,
     skip_unless_runnable,
@@ -49,17 +59,29 @@ LINEAR: dict[str, tuple[str, dict[str, Any]]] = {
         dict(out_features=100, in_features=100, weight_dtype="float16", **BOTH),
     ),
 }
-# What some variants have of their own; the rest is that of AVX2 or of AVX-512 VNNI.
+INTEGER = ("int4", "int4_wide", "int4_ragged")
+# What some variants have of their own; the rest is that of the variants that run everything.
 OWN = {
-    "avxvnni": ("int4", "int4_wide", "int4_ragged"),
+    "avxvnni": INTEGER,
     "avx512": ("int4", "int4_ragged"),
-    "amx": ("int4", "int4_wide", "int4_ragged"),
+    "amx": INTEGER,
+    "neon": ("int4", "int4_ragged"),
+    "i8mm": ("int4", "int4_ragged"),
+    "relaxed": ("int4", "int4_ragged", "dense_ragged"),
 }
+EVERYTHING = (AVX2, AVX512_VNNI, DOTPROD, SIMD128)
+# Left out where compiling and emulating takes longer than it tells.
+NOT_EMULATED = {"int4_wide", "float_ragged", "dense", "attention", "attention_int8", "rope"}
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     **LINEAR,
     "attention": ("paged_attention", {**GQA3, "kv_dtype": "float16", "scale": 0.125}),
     "attention_int8": ("paged_attention", {**GQA3, "kv_dtype": "int8", "scale": 0.125}),
     "rope": ("rope_append", {**GQA3, "kv_dtype": "int8", "rotary_dim": 64}),
+    # A weight of every float16 there is, times one.
+    "float16": (
+        "linear_dense",
+        {"out_features": 1 << 16, "in_features": 1, "weight_dtype": "float16"},
+    ),
     "embedding_int4": ("embedding_int4", dict(vocab_size=100, hidden_size=100, **INT4)),
     "embedding_dense": (
         "embedding_dense",
@@ -77,10 +99,18 @@ for size in (37, 576):
         f"take_rows_{size}": ("take_rows", {"width": size}),
     }
 
+
+def kernels_of(variant: Capabilities) -> list[str]:
+    """The kernels that are tested on a variant."""
+    left_out = NOT_EMULATED if variant in EMULATED else set()
+    return [name for name in OWN.get(variant.isa, KERNELS) if name not in left_out]
+
+
 LINEAR_CASES = [
     pytest.param(variant, name, id=f"{variant.isa}-{name}")
-    for variant in VARIANTS
-    for name in OWN.get(variant.isa, LINEAR)
+    for variant in (*VARIANTS, *EMULATED)
+    for name in kernels_of(variant)
+    if name in LINEAR
 ]
 
 
@@ -95,8 +125,7 @@ def compiled(request: pytest.FixtureRequest) -> Compiled:
 @cache
 def compiled_kernels(variant: Capabilities) -> Compiled:
     """All kernels that are tested on a variant, compiled once."""
-    names = OWN.get(variant.isa, KERNELS)
-    return Compiled(build(variant, {name: KERNELS[name] for name in names}))
+    return compile_kernels(variant, {name: KERNELS[name] for name in kernels_of(variant)})
 
 
 @pytest.fixture
@@ -226,7 +255,7 @@ def quantized_outputs(n: int, columns: int) -> list[tuple[Any, str]]:
     return [((n, groups * 32), "int8"), ((n, groups), "float32"), ((n, groups), "int32")]
 
 
-@on(AVX2, AVX512VNNI)
+@on(*EVERYTHING)
 @pytest.mark.parametrize("n", ROWS)
 @pytest.mark.parametrize("size", [37, 576])
 def test_quantize_rows(compiled: Compiled, rng: np.random.Generator, size: int, n: int) -> None:
@@ -239,7 +268,7 @@ def test_quantize_rows(compiled: Compiled, rng: np.random.Generator, size: int, 
         np.testing.assert_array_equal(a, b)
 
 
-@on(AVX2, AVX512VNNI)
+@on(*EVERYTHING)
 def test_quantize_rounds_half_to_even(compiled: Compiled) -> None:
     x = np.zeros((1, 37), "float32")
     x[0, :6] = [127, 0.5, 1.5, -2.5, -3.5, -127]
@@ -255,7 +284,7 @@ def rms_normalized(x: Array, w: Array) -> Array:
     return normed
 
 
-@on(AVX2, AVX512VNNI)
+@on(*EVERYTHING)
 @pytest.mark.parametrize("n", ROWS)
 @pytest.mark.parametrize("size", [37, 576])
 def test_rms_norm(compiled: Compiled, rng: np.random.Generator, size: int, n: int) -> None:
@@ -271,7 +300,7 @@ def test_rms_norm(compiled: Compiled, rng: np.random.Generator, size: int, n: in
         assert a.tobytes() == b.tobytes()
 
 
-@on(AVX2, AVX512VNNI)
+@on(*EVERYTHING)
 @pytest.mark.parametrize("n", ROWS)
 @pytest.mark.parametrize("size", [37, 576])
 def test_silu_mul(compiled: Compiled, rng: np.random.Generator, size: int, n: int) -> None:
@@ -287,7 +316,7 @@ def test_silu_mul(compiled: Compiled, rng: np.random.Generator, size: int, n: in
         assert a.tobytes() == b.tobytes()
 
 
-@on(AVX2, AVX512VNNI)
+@on(*EVERYTHING)
 @pytest.mark.parametrize("n", ROWS)
 @pytest.mark.parametrize("size", [37, 576])
 def test_add_and_take(compiled: Compiled, rng: np.random.Generator, size: int, n: int) -> None:
@@ -299,7 +328,7 @@ def test_add_and_take(compiled: Compiled, rng: np.random.Generator, size: int, n
     np.testing.assert_array_equal(taken, a[which])
 
 
-@on(AVX2, AVX512VNNI)
+@on(*EVERYTHING)
 @pytest.mark.parametrize("n", ROWS)
 def test_embedding(compiled: Compiled, rng: np.random.Generator, n: int) -> None:
     ids = rng.integers(0, 100, n).astype("int32")
@@ -314,7 +343,7 @@ def test_embedding(compiled: Compiled, rng: np.random.Generator, n: int) -> None
 
 @pytest.mark.parametrize(
     ("variant", "dot", "register"),
-    [(AVX2, "vpmaddubsw", "%ymm"), (AVX512VNNI, "vpdpbusd", "%zmm")],
+    [(AVX2, "vpmaddubsw", "%ymm"), (AVX512_VNNI, "vpdpbusd", "%zmm")],
     ids=["avx2", "avx512vnni"],
 )
 def test_machine_code(variant: Capabilities, dot: str, register: str) -> None:
@@ -333,7 +362,7 @@ def test_machine_code(variant: Capabilities, dot: str, register: str) -> None:
 
 
 def test_machine_code_of_the_short_dot() -> None:
-    text = build(AVXVNNI, {"int4": KERNELS["int4"]}).mod.inspect_source("asm")
+    text = build(AVX_VNNI, {"int4": KERNELS["int4"]}).mod.inspect_source("asm")
     assert re.search(r"\{vex\}\s+vpdpbusd\s.*%ymm", text)
     assert "%zmm" not in text
 
@@ -344,13 +373,56 @@ def test_machine_code_of_tiles() -> None:
     assert text.count("ldtilecfg") == text.count("tilerelease") > 0
 
 
-@pytest.mark.parametrize("pair", [(AVX2, AVXVNNI), (AVX512VNNI, AMX)], ids=["avxvnni", "amx"])
+@pytest.mark.parametrize(
+    ("variant", "instructions"),
+    [
+        (NEON, {"smlal", "saddlp"}),
+        (DOTPROD, {"sdot"}),
+        (I8MM, {"smmla", "sdot"}),
+        (SIMD128, {"i16x8.mul", "i32x4.extadd_pairwise_i16x8_s"}),
+        (RELAXED, {"i32x4.relaxed_dot_i8x16_i7x16_add_s", "f32x4.relaxed_madd"}),
+    ],
+    ids=lambda value: value.isa if isinstance(value, Capabilities) else "",
+)
+def test_machine_code_of_emulated_variants(variant: Capabilities, instructions: set[str]) -> None:
+    """The hot loop has them; that nothing is called, the link of the driver sees to: no library."""
+    small = dict(out_features=16, in_features=32, **INT4)
+    text = build(variant, {"int4": ("linear_int4", small)}).mod.inspect_source("asm")
+    assert instructions <= set(re.findall(r"^\s+([\w.]+)", text, re.MULTILINE))
+
+
+@on(*VARIANTS, *EMULATED)
+@pytest.mark.parametrize("activation", [127, -127])
+@pytest.mark.parametrize("code", [0, 15])
+def test_no_integer_sum_overflows(compiled: Compiled, activation: int, code: int) -> None:
+    n, groups = 5, 576 // 32
+    codes = np.full((n, 576), activation, "int8")
+    scales, sums = np.ones((n, groups), "float32"), np.full((n, groups), 32 * activation, "int32")
+    w = np.full((4, 72, 16), 0x11111111 * code, "uint32").view("int32")
+    s = np.ones((4, groups, 16), "float16")
+    [y] = compiled.run("int4", [codes, scales, sums, w, s], ((n, 64), "float32"))
+    assert (y == 576 * activation * (code - 7)).all()
+
+
+@on(*EVERYTHING)
+def test_every_float16_is_read(compiled: Compiled) -> None:
+    w = np.arange(1 << 16, dtype="uint16").view("float16")
+    one = np.ones((1, 1), "float32")
+    [y] = compiled.run("float16", [one, w.reshape(-1, 1, 16)], ((1, 1 << 16), "float32"))
+    np.testing.assert_array_equal(y[0], w.astype("float32"))
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [(AVX2, AVX_VNNI), (AVX512_VNNI, AMX), (NEON, DOTPROD), (DOTPROD, I8MM)],
+    ids=lambda pair: pair[1].isa,
+)
 def test_better_instructions_give_the_same_bits(
     pair: tuple[Capabilities, Capabilities], rng: np.random.Generator
 ) -> None:
     for variant in pair:
         skip_unless_runnable(variant)
-    for name in OWN["amx"]:
+    for name in ("int4", "int4_ragged"):
         activations, weights, extra, expected = linear_case(rng, name, 50)
         inputs = [*activations, *weights, *extra]
         first, second = (
@@ -358,6 +430,18 @@ def test_better_instructions_give_the_same_bits(
             for variant in pair
         )
         assert first.tobytes() == second.tobytes()
+
+
+def test_matrix_products_of_an_odd_number_of_rows(rng: np.random.Generator) -> None:
+    skip_unless_runnable(I8MM)
+    rows = RowsTile(rows=3, vectors=4, blocks=1, ahead=0)
+    tiles = Tiles(RowTile(blocks=1, unroll=1, ahead=0, grain=1), rows, rows)
+    odd = compile_kernels(I8MM, {"int4": KERNELS["int4"]}, tiles)
+    activations, weights, _, expected = linear_case(rng, "int4", 7)
+    inputs, output = [*activations, *weights], (expected.shape, "float32")
+    [y] = odd.run("int4", inputs, output)
+    [even] = compiled_kernels(I8MM).run("int4", inputs, output)
+    assert y.tobytes() == even.tobytes()
 
 
 def test_builders_are_cached_and_scheduled() -> None:

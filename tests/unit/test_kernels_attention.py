@@ -11,15 +11,15 @@ import pytest
 
 pytest.importorskip("tvm")
 
+from mlcbuild.kernels.cpu.families import AVX2, AVX512_VNNI, DOTPROD, SIMD128
 from mlcbuild.spec.capabilities import Capabilities
 from mlcbuild.spec.kv import KvPageShape, Window
 from tests.unit.kernel_runner import (
-    AVX2,
-    AVX512VNNI,
+    EMULATED,
     Array,
     Compiled,
     aligned,
-    build,
+    compile_kernels,
     normal,
     on,
     skip_unless_runnable,
@@ -57,10 +57,10 @@ SMALL = {"heads": 2, "kv_heads": 1, "head_dim": 16, "page_size": 16, "kv_dtype":
 WINDOWS: dict[str, tuple[dict[str, Any], int, int]] = {
     "1": (SMALL, 1, 0),
     "16": (SMALL, 16, 0),
-    "17+16": (SMALL, 17, 16),
-    "21+5": (SMALL, 21, 5),
-    "40+33": (SMALL, 40, 33),
-    "20+4_int8": ({**SMALL, "heads": 3, "kv_dtype": "int8"}, 20, 4),
+    "17_16": (SMALL, 17, 16),
+    "21_5": (SMALL, 21, 5),
+    "40_33": (SMALL, 40, 33),
+    "20_4_int8": ({**SMALL, "heads": 3, "kv_dtype": "int8"}, 20, 4),
 }
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"attention_{k}": ("paged_attention", {**v, "scale": 0.125}) for k, v in SHAPES.items()},
@@ -70,6 +70,26 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     },
     **{f"rope_{k}": ("rope_append", {**SHAPES[k], "rotary_dim": r}) for k, r in ROPE.items()},
 }
+# Every kind of pages and all that windows do, where it takes little time to compile.
+EMULATED_NAMES = {
+    *("attention_gqa3", "attention_narrower_int8", "window_21_5", "window_20_4_int8"),
+    *("rope_gqa3", "rope_mha_int8"),
+}
+
+
+def kernels_of(variant: Capabilities) -> list[str]:
+    """The kernels that are tested on a variant."""
+    return [name for name in KERNELS if variant not in EMULATED or name in EMULATED_NAMES]
+
+
+def cases(prefix: str) -> list[Any]:
+    """Pairs of a variant and a name, those of the kernels that begin with ``prefix``."""
+    return [
+        pytest.param(variant, name.removeprefix(prefix), id=f"{variant.isa}-{name}")
+        for variant in (AVX2, AVX512_VNNI, DOTPROD, SIMD128)
+        for name in kernels_of(variant)
+        if name.startswith(prefix)
+    ]
 
 
 @pytest.fixture
@@ -83,7 +103,7 @@ def compiled(request: pytest.FixtureRequest) -> Compiled:
 @cache
 def compiled_kernels(variant: Capabilities) -> Compiled:
     """All kernels that are tested here, compiled once."""
-    return Compiled(build(variant, KERNELS))
+    return compile_kernels(variant, {name: KERNELS[name] for name in kernels_of(variant)})
 
 
 @pytest.fixture
@@ -123,7 +143,8 @@ class Pool:
             return [self.elements]
         return [self.memory.view("int8"), self.memory]
 
-    def _head(self, page: int, kind: int, head: int) -> Array:
+    def head(self, page: int, kind: int, head: int) -> Array:
+        """Keys (0) or values (1) of a head as they are stored, [page_size, head_dim]."""
         shape = self.shape
         if not shape.is_quantized:
             flat: Array = self.elements[page, kind, head]
@@ -143,7 +164,7 @@ class Pool:
     def write(self, slot: int, kind: int, head: int, vector: Array) -> None:
         """Store a key (0) or value (1) by the definition of the format."""
         page, offset = divmod(slot, self.shape.page_size)
-        stored = self._head(page, kind, head)
+        stored = self.head(page, kind, head)
         if not self.shape.is_quantized:
             stored[offset] = vector
             return
@@ -156,7 +177,7 @@ class Pool:
     def read(self, slot: int, kind: int, head: int) -> Array:
         """What a kernel sees as a key or value, float64."""
         page, offset = divmod(slot, self.shape.page_size)
-        vector: Array = self._head(page, kind, head)[offset].astype("float64")
+        vector: Array = self.head(page, kind, head)[offset].astype("float64")
         return vector * (self._scale(page, kind, head)[offset] if self.shape.is_quantized else 1)
 
 
@@ -169,9 +190,8 @@ def rotated(x: Array, cos_sin: Array, rotary_dim: int) -> Array:
     return np.concatenate(parts, axis=-1)
 
 
-@on(AVX2, AVX512VNNI)
 @pytest.mark.parametrize("n", ROWS)
-@pytest.mark.parametrize("name", ROPE)
+@pytest.mark.parametrize(("compiled", "name"), cases("rope_"), indirect=["compiled"])
 def test_rope_append(compiled: Compiled, rng: np.random.Generator, name: str, n: int) -> None:
     arguments = KERNELS[f"rope_{name}"][1]
     heads, kv_heads, head_dim = (arguments[k] for k in ("heads", "kv_heads", "head_dim"))
@@ -214,6 +234,31 @@ def test_rope_append(compiled: Compiled, rng: np.random.Generator, name: str, n:
         np.testing.assert_array_equal(unset, unset_expected)
     else:
         np.testing.assert_array_equal(np.isnan(pool.memory), np.isnan(expected.memory))
+
+
+@on(AVX2, AVX512_VNNI, DOTPROD, SIMD128)
+def test_float16_pages_round_half_to_even(compiled: Compiled, rng: np.random.Generator) -> None:
+    n, pages = 37, 3
+    # From below the least subnormal to above the largest float16; ties of both kinds.
+    values = normal(rng, n, 15, 64) * np.exp2(rng.integers(-28, 18, (n, 15, 64))).astype("float32")
+    bits = values.view("uint32")
+    bits[::2] = bits[::2] & 0xFFFFF000 | 0x1000
+    values[1, 9] = np.exp2(np.linspace(-25, -24, 64))
+    values[3, 9] = np.linspace(65503, 65537, 64)
+    values[5, 12, :5] = [np.inf, -np.inf, np.nan, 0.0, -0.0]  # a value: keys are multiplied
+    table = np.repeat([[1, 0]], 32, axis=1).reshape(1, 64).astype("float32")
+    slots = rng.permutation(pages * 16)[:n].astype("int32")
+    pool = Pool(page_shape(SHAPES["gqa3"]), pages)
+    inputs = [values.reshape(n, -1), np.zeros(n, "int32"), slots, table, *pool.arguments()]
+    compiled.run("rope_gqa3", inputs, ((n, 9 * 64), "float32"))
+    with np.errstate(over="ignore"):
+        expected = values[:, 9:].reshape(n, 2, 3, 64).astype("float16")
+    for row, slot in enumerate(slots):
+        for kind in (0, 1):
+            for head in range(3):
+                page, offset = divmod(int(slot), 16)
+                stored = pool.head(page, kind, head)[offset]
+                np.testing.assert_array_equal(stored, expected[row, kind, head])
 
 
 @dataclass(frozen=True)
@@ -264,8 +309,7 @@ def attention(q: Array, key: Array, value: Array, seen: Array) -> Array:
     return result
 
 
-@on(AVX2, AVX512VNNI)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("compiled", "name"), cases("attention_"), indirect=["compiled"])
 def test_paged_attention(compiled: Compiled, rng: np.random.Generator, name: str) -> None:
     arguments = SHAPES[name]
     heads, head_dim = arguments["heads"], arguments["head_dim"]
@@ -302,8 +346,7 @@ def test_paged_attention(compiled: Compiled, rng: np.random.Generator, name: str
             assert part.tobytes() == whole[start : start + count].tobytes(), (start, count)
 
 
-@on(AVX2, AVX512VNNI)
-@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize(("compiled", "name"), cases("window_"), indirect=["compiled"])
 def test_window(compiled: Compiled, rng: np.random.Generator, name: str) -> None:
     """Every position of a sequence, with none, some and all of its hidden pages dropped."""
     arguments, size, sinks = WINDOWS[name]

@@ -16,14 +16,15 @@ from mlcbuild.kernels.cpu._builder import (
     index,
     keep,
     load,
-    load_f32,
     local,
     prefetch,
     splat,
     store,
     vector_type,
 )
+from mlcbuild.kernels.cpu._floats import Floats
 from mlcbuild.kernels.cpu._vector import horizontal_max
+from mlcbuild.spec.capabilities import Capabilities
 from mlcbuild.spec.kv import SCALE_BYTES, KvPageShape
 
 KEY, VALUE = 0, 1
@@ -43,8 +44,11 @@ class KvPages:
     twice, as int8 ``[pages, page_bytes]`` and as float32 ``[pages, page_bytes / 4]``.
     """
 
-    def __init__(self, writer: KernelWriter, shape: KvPageShape) -> None:
+    def __init__(
+        self, writer: KernelWriter, shape: KvPageShape, capabilities: Capabilities
+    ) -> None:
         self.shape = shape
+        self._floats = Floats(capabilities)
         pool = dynamic("pages")
         self._per_head = shape.page_size * shape.head_dim
         if shape.is_quantized:
@@ -69,7 +73,7 @@ class KvPages:
 
     def load(self, page: Expr, kind: int, head: Expr, at: Expr, lanes: int) -> Expr:
         """``lanes`` neighbours of a head's keys or values as float32, not yet scaled."""
-        return load_f32(self._elements, *self._place(page, kind, head, at), lanes=lanes)
+        return self._floats.load(self._elements, *self._place(page, kind, head, at), lanes=lanes)
 
     def prefetch(self, page: Expr, kind: int, head: Expr) -> None:
         """Ask for a head's keys or values of a page."""
@@ -110,7 +114,7 @@ class KvPages:
             if inverse is not None:
                 value = T.nearbyint(value * splat(inverse, width))
                 value = value.astype(vector_type("int32", width))
-            return value.astype(vector_type(dtype, width))
+            return self._floats.narrow(value, dtype, width)
 
         with T.serial(index(head_dim)) as d:
             where = self._place(page, KEY, head, d * index(page_size) + offset)

@@ -1,16 +1,15 @@
-"""Vector arithmetic that the kernels share: reductions, exp, int8 dot products per ISA."""
+"""Vector arithmetic that the kernels share: reductions, exp, silu, intrinsics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from mlcbuild.kernels.cpu._builder import Expr, f32, i32, keep, splat, vector_type
+from mlcbuild.kernels.cpu._builder import Expr, f32, i32, keep, vector_type
 from mlcbuild.spec.capabilities import Capabilities
 
 
@@ -77,61 +76,6 @@ def silu(value: Expr, lanes: int) -> Expr:
     return keep(value / (f32(1.0, lanes) + exp(f32(0.0, lanes) - value, lanes)))
 
 
-def _intrinsic(dtype: str, name: str, *args: Expr) -> Expr:
+def intrinsic(dtype: str, name: str, *args: Expr) -> Expr:
+    """A call of an LLVM intrinsic without side effects."""
     return T.call_llvm_pure_intrin(dtype, name, *args)
-
-
-@dataclass(frozen=True, slots=True)
-class Int8Dot:
-    """Dot products of unsigned codes (at most 15) with int8 activations, one sum per 32-bit lane.
-
-    ``start`` gives an accumulator, ``step`` adds the products of 4 columns, ``finish`` gives the
-    int32 sums plus ``initial``, a scalar told to both. At most 8 steps may follow a start:
-    without a dot-product instruction the sums are kept in 16 bits, where 8 steps of
-    2 * 15 * 127 still fit.
-    """
-
-    lanes: int
-    native: bool
-
-    @property
-    def _int32(self) -> str:
-        return vector_type("int32", self.lanes)
-
-    @property
-    def _int16(self) -> str:
-        return vector_type("int16", self.lanes * 2)
-
-    @property
-    def _int8(self) -> str:
-        return vector_type("int8", self.lanes * 4)
-
-    def start(self, initial: Expr) -> Expr:
-        """An accumulator of zero products."""
-        if self.native:
-            return T.bind(splat(initial, self.lanes))
-        return T.Broadcast(T.int16(0), self.lanes * 2)
-
-    def step(self, total: Expr, codes: Expr, activations: Expr) -> Expr:
-        """``codes`` int32 vector of 4 u8 per lane; ``activations`` int32 scalar of 4 s8."""
-        u8 = T.reinterpret(self._int8, codes)
-        s8 = T.reinterpret(self._int8, splat(activations, self.lanes))
-        if self.native:
-            name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
-            return _intrinsic(self._int32, name, total, u8, s8)
-        multiply_add = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}
-        return total + _intrinsic(self._int16, multiply_add[self.lanes], u8, s8)
-
-    def finish(self, total: Expr, initial: Expr) -> Expr:
-        """The int32 sums plus ``initial``."""
-        if self.native:
-            return total
-        multiply_add = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
-        ones = T.Broadcast(T.int16(1), self.lanes * 2)
-        sums = _intrinsic(self._int32, multiply_add[self.lanes], total, ones)
-        return sums + splat(initial, self.lanes)
-
-
-def int8_dot(capabilities: Capabilities) -> Int8Dot:
-    """The dot product of an instruction set."""
-    return Int8Dot(lanes_of(capabilities), capabilities.int8_dot)

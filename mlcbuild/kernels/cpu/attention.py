@@ -97,12 +97,12 @@ def paged_attention(
     page_vectors = page_size // lanes
     head_vectors = head_dim // lanes
     # Registers for accumulators: half of the register file leaves room for operands.
-    registers = 16 if lanes == 16 else 8
+    registers = capabilities.vector_registers // 2
 
     with kernel("paged_attention") as writer:
         n, nnz = dynamic("n"), dynamic("nnz")
         q = writer.arg("q", (n, heads * head_dim), "float32")
-        pages = KvPages(writer, KvPageShape(kv_heads, head_dim, page_size, kv_dtype))
+        pages = KvPages(writer, KvPageShape(kv_heads, head_dim, page_size, kv_dtype), capabilities)
         positions = writer.arg("positions", (n,), "int32")
         page_begin = writer.arg("page_begin", (n,), "int32")
         page_values = writer.arg("page_values", (nnz,), "int32")

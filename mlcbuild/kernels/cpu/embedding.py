@@ -16,10 +16,10 @@ from mlcbuild.kernels.cpu._builder import (
     keep,
     kernel,
     load,
-    load_f32,
     splat,
     store,
 )
+from mlcbuild.kernels.cpu._floats import Floats
 from mlcbuild.kernels.cpu._int4 import BLOCK, PACK, int4_weight, nibble_shift
 from mlcbuild.spec.capabilities import Capabilities
 
@@ -34,7 +34,8 @@ def embedding_int4(
     zero_point: int,
 ) -> tirx.PrimFunc:
     """``(ids i32[n], w i32[NB,Hw/8,16], s[NB,Hw/group,16]) -> f32[n,H]``."""
-    del capabilities  # plain 8-lane code: the table is read one row at a time
+    # Plain 8-lane code on all devices: the table is read one row at a time.
+    floats = Floats(capabilities)
     with kernel("embedding_int4") as writer:
         rows = dynamic("n")
         ids = writer.arg("ids", (rows,), "int32")
@@ -46,7 +47,7 @@ def embedding_int4(
         def expand(row: Expr, block: Expr, lane: Expr, pack: Expr) -> Expr:
             code = splat(load(w, block, pack, lane), PACK) >> shifts & i32(15, PACK)
             group = pack // index(group_size // PACK)
-            scale = splat(load_f32(s, block, group, lane), PACK)
+            scale = splat(floats.load(s, block, group, lane), PACK)
             return keep((code - i32(zero_point, PACK)).astype("float32x8") * scale)
 
         def embed_row(row: Expr) -> None:
@@ -69,7 +70,7 @@ def embedding_dense(
     capabilities: Capabilities, vocab_size: int, hidden_size: int, weight_dtype: str
 ) -> tirx.PrimFunc:
     """``(ids i32[n], w[NB,H,16]) -> f32[n,H]``."""
-    del capabilities  # a strided copy
+    floats = Floats(capabilities)  # the rest is a strided copy
     with kernel("embedding_dense") as writer:
         rows = dynamic("n")
         blocks = -(-vocab_size // BLOCK)
@@ -80,7 +81,7 @@ def embedding_dense(
         def embed_row(row: Expr) -> None:
             token = T.bind(ids[row].astype("int64"))
             with T.serial(index(hidden_size)) as column:
-                value = load_f32(w, token // index(BLOCK), column, token % index(BLOCK))
+                value = floats.load(w, token // index(BLOCK), column, token % index(BLOCK))
                 store(y, value, row, column)
 
         for_rows(rows, embed_row)

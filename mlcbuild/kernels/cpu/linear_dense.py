@@ -15,10 +15,10 @@ from mlcbuild.kernels.cpu._builder import (
     index,
     kernel,
     load,
-    load_f32,
     prefetch,
     splat,
 )
+from mlcbuild.kernels.cpu._floats import Floats
 from mlcbuild.kernels.cpu._int4 import BLOCK
 from mlcbuild.kernels.cpu._linear import GROUP_LINES, Outputs, OutputVector, for_steps
 from mlcbuild.kernels.cpu._vector import lanes_of
@@ -47,7 +47,7 @@ def linear_dense(
 
     float32 sums over 32 columns, then over those sums, in order, whatever the tile.
     """
-    lanes = lanes_of(capabilities)
+    lanes, floats = lanes_of(capabilities), Floats(capabilities)
     with kernel("linear_dense") as writer:
         n = dynamic("n")
         x = writer.arg("x", (n, in_features), "float32")
@@ -71,7 +71,9 @@ def linear_dense(
                     if ahead and i % line == 0:
                         for vector in vectors[:: BLOCK // lanes]:
                             prefetch(w, vector.block, column + index(ahead), index(0))
-                    weights = [load_f32(w, v.block, column, v.offset, lanes=lanes) for v in vectors]
+                    weights = [
+                        floats.load(w, v.block, column, v.offset, lanes=lanes) for v in vectors
+                    ]
                     values = [load(x, row, column) for row in rows]
                     for cell, (r, v) in enumerate(cells):
                         total = T.fma(splat(values[r], lanes), weights[v], totals.get(cell))

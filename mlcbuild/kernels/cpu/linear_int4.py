@@ -18,15 +18,16 @@ from mlcbuild.kernels.cpu._builder import (
     keep,
     kernel,
     load,
-    load_f32,
-    span,
     splat,
     vector_type,
 )
-from mlcbuild.kernels.cpu._int4 import LOW_NIBBLES, PACK, int4_weight
+from mlcbuild.kernels.cpu._dot import int8_dot
+from mlcbuild.kernels.cpu._floats import Floats
+from mlcbuild.kernels.cpu._int4 import PACK, int4_weight
+from mlcbuild.kernels.cpu._int8_dot import GroupOperands
 from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, for_steps, prefetch_group
 from mlcbuild.kernels.cpu._tile_products import TileProducts
-from mlcbuild.kernels.cpu._vector import int8_dot, lanes_of
+from mlcbuild.kernels.cpu._vector import lanes_of
 from mlcbuild.kernels.cpu.quantize import GROUP, QuantizedRows
 from mlcbuild.kernels.cpu.tiles import MANY_ROWS, RowsTile, RowTile, Tiles
 from mlcbuild.spec.capabilities import Capabilities
@@ -51,17 +52,13 @@ def linear_int4(
     exact, the float32 sum runs over the groups in order, whatever the tile.
     """
     lanes = lanes_of(capabilities)
-    dot = int8_dot(capabilities)
+    dot, floats = int8_dot(capabilities), Floats(capabilities)
     groups = padded(in_features, GROUP) // GROUP
     with kernel("linear_int4") as writer:
         rows = dynamic("n")
         x = QuantizedRows(writer, rows, in_features)
         w, s = int4_weight(writer, out_features, in_features, group_size, scale_dtype)
         out = Outputs(writer, rows, out_features, lanes, bias, residual)
-
-        def activations(row: Expr, column: Expr) -> Expr:
-            """Four neighbouring codes of a row as one int32."""
-            return T.bind(T.reinterpret("int32", x.codes[row, span(column, 4)]))
 
         def tile(
             rows: Sequence[Expr], vectors: Sequence[OutputVector], size: RowTile | RowsTile
@@ -73,30 +70,23 @@ def linear_int4(
             def add_group(group: Expr) -> None:
                 prefetch_group(w, vectors, lanes, group, size.ahead)
                 corrections = [keep(load(x.sums, row, group) * i32(-zero_point)) for row in rows]
-                totals = {(r, v): dot.start(corrections[r]) for r, v in cells}
-                for pack in range(GROUP // PACK):
-                    packed = [
-                        load(w, v.block, group * 4 + index(pack), v.offset, lanes=lanes)
-                        for v in vectors
-                    ]
-                    for half in range(2):
-                        codes = [
-                            keep((p >> i32(4 * half, lanes)) & i32(LOW_NIBBLES, lanes))
-                            for p in packed
-                        ]
-                        column = group * index(GROUP) + index(pack * PACK + half * 4)
-                        for r, row in enumerate(rows):
-                            four = activations(row, column)
-                            for v in range(len(vectors)):
-                                totals[r, v] = T.bind(dot.step(totals[r, v], codes[v], four))
+                packs = group * index(GROUP // PACK)
+
+                def packed(number: int) -> list[Expr]:
+                    at = packs + index(number)
+                    return [load(w, v.block, at, v.offset, lanes=lanes) for v in vectors]
+
+                first = group * index(GROUP)
+                totals = dot.group(
+                    GroupOperands(x.codes, rows, first, packed, corrections, len(vectors))
+                )
                 weight_group = group // index(group_size // GROUP)
                 scales = [
-                    load_f32(s, v.block, weight_group, v.offset, lanes=lanes) for v in vectors
+                    floats.load(s, v.block, weight_group, v.offset, lanes=lanes) for v in vectors
                 ]
                 for i, (r, v) in enumerate(cells):
-                    total = dot.finish(totals[r, v], corrections[r])
                     factor = scales[v] * splat(load(x.scales, rows[r], group), lanes)
-                    value = total.astype(vector_type("float32", lanes))
+                    value = totals[r][v].astype(vector_type("float32", lanes))
                     sums.set(i, T.fma(value, factor, sums.get(i)))
 
             for_steps(groups, size.unroll if isinstance(size, RowTile) else 1, add_group)

@@ -17,10 +17,10 @@ from mlcbuild.kernels.cpu._builder import (
     keep,
     kernel,
     load,
-    load_f32,
     splat,
     vector_type,
 )
+from mlcbuild.kernels.cpu._floats import Floats
 from mlcbuild.kernels.cpu._int4 import PACK, int4_weight, nibble_shift
 from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, for_steps, prefetch_group
 from mlcbuild.kernels.cpu._vector import lanes_of
@@ -46,7 +46,7 @@ def linear_int4_float(
     ``y = sum over groups of s_g * (sum over the group's columns of x * (code - zero_point))``,
     both sums in float32 and in the order of the columns, whatever the tile.
     """
-    lanes = lanes_of(capabilities)
+    lanes, floats = lanes_of(capabilities), Floats(capabilities)
     with kernel("linear_int4_float") as writer:
         n = dynamic("n")
         x = writer.arg("x", (n, in_features), "float32")
@@ -87,7 +87,7 @@ def linear_int4_float(
                     add_pack(totals, first + index(full), rest)
                 weight_group = group // index(group_size // GROUP)
                 scales = [
-                    load_f32(s, v.block, weight_group, v.offset, lanes=lanes) for v in vectors
+                    floats.load(s, v.block, weight_group, v.offset, lanes=lanes) for v in vectors
                 ]
                 for i, (_, v) in enumerate(cells):
                     sums.set(i, T.fma(totals.get(i), scales[v], sums.get(i)))

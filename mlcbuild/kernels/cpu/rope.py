@@ -55,7 +55,7 @@ def rope_append(
         positions = writer.arg("positions", (n,), "int32")
         slots = writer.arg("slots", (n,), "int32")
         table = writer.arg("rope_cos_sin", (table_rows, rotary_dim), "float32")
-        pages = KvPages(writer, KvPageShape(kv_heads, head_dim, page_size, kv_dtype))
+        pages = KvPages(writer, KvPageShape(kv_heads, head_dim, page_size, kv_dtype), capabilities)
         q = writer.arg("q", (n, heads * head_dim), "float32")
 
         def rotate(row: Expr, position: Expr, source: Expr, target: Buffer, *to: Expr) -> None:

@@ -41,11 +41,15 @@ class CpuKernels:
         return self.tiles or default_tiles(self.capabilities, kernel, out_features)
 
     def _dividing(self, *sizes: int) -> Capabilities:
-        """The same device with the widest vectors, down to four lanes, that divide all sizes."""
-        bits = self.capabilities.vector_bits
+        """The same device with the widest vectors, down to four lanes, that divide all sizes.
+
+        Narrower vectors count as 16 registers, as x86 without AVX-512 has them.
+        """
+        own = self.capabilities
+        bits, registers = own.vector_bits, own.vector_registers
         while bits > 128 and any(size % (bits // 32) for size in sizes):
-            bits //= 2
-        return replace(self.capabilities, vector_bits=bits)
+            bits, registers = bits // 2, 16
+        return replace(own, vector_bits=bits, vector_registers=registers)
 
     def quantize_rows(self, in_features: int) -> tirx.PrimFunc:
         """``(x f32[n,K]) -> (xq i8[n,Kp], xs f32[n,G], xz i32[n,G])``: int8 activations."""

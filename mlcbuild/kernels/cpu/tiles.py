@@ -70,7 +70,10 @@ def largest_divisor(number: int, limit: int) -> int:
 
 # At least so many tasks for one row, if there are blocks enough: equal shares of the work.
 _ROW_TASKS = 16
-_ROW_BLOCKS = 4
+
+# Blocks that one row computes at once, and groups that it asks ahead. Blocks of ARM and WebAssembly
+# are four vectors; WebAssembly has no prefetch.
+_ONE_ROW = {"x86": (4, 8), "arm": (2, 8), "wasm": (1, 0)}
 
 _NARROW = RowsTile(rows=4, vectors=1, blocks=4, ahead=8)
 _ROWS = {
@@ -79,6 +82,16 @@ _ROWS = {
     ("linear_int4_float", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
     ("linear_dense", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
     ("linear_dense", 256): RowsTile(rows=4, vectors=2, blocks=4, ahead=8),
+}
+
+# With vectors of 128 bits. ARM has 32 registers; of 16, a WebAssembly engine needs some itself.
+_SHORT_ROWS = {
+    ("linear_int4", "arm"): RowsTile(rows=4, vectors=2, blocks=4, ahead=8),
+    ("linear_int4_float", "arm"): RowsTile(rows=8, vectors=2, blocks=4, ahead=8),
+    ("linear_dense", "arm"): RowsTile(rows=4, vectors=4, blocks=4, ahead=8),
+    ("linear_int4", "wasm"): RowsTile(rows=2, vectors=2, blocks=4, ahead=0),
+    ("linear_int4_float", "wasm"): RowsTile(rows=4, vectors=1, blocks=4, ahead=0),
+    ("linear_dense", "wasm"): RowsTile(rows=4, vectors=2, blocks=4, ahead=0),
 }
 
 
@@ -90,6 +103,9 @@ def blocks_of(out_features: int) -> int:
 def default_tiles(capabilities: Capabilities, kernel: str, out_features: int) -> Tiles:
     """The tiles of a kernel that nothing was measured for: they fit the register file."""
     blocks = blocks_of(out_features)
-    at_once = largest_divisor(blocks, min(_ROW_BLOCKS, blocks // _ROW_TASKS))
-    rows = _ROWS.get((kernel, capabilities.vector_bits), _NARROW)
-    return Tiles(RowTile(blocks=at_once, unroll=1, ahead=8, grain=1), rows, rows)
+    most, ahead = _ONE_ROW[capabilities.architecture]
+    at_once = largest_divisor(blocks, min(most, blocks // _ROW_TASKS))
+    rows = _SHORT_ROWS.get((kernel, capabilities.architecture)) or _ROWS.get(
+        (kernel, capabilities.vector_bits), _NARROW
+    )
+    return Tiles(RowTile(blocks=at_once, unroll=1, ahead=ahead, grain=1), rows, rows)

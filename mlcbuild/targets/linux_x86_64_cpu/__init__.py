@@ -2,52 +2,9 @@
 
 from __future__ import annotations
 
-from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.kernels.cpu.families import AMX, AVX2, AVX512, AVX512_VNNI, AVX_VNNI
 from mlcbuild.spec.layout import F16X16, F32X16, I4X16
 from mlcbuild.targets.target import Target, Variant
-
-AVX2 = Capabilities(
-    family="cpu",
-    isa="avx2",
-    features=("avx2", "f16c", "fma"),
-    llvm_cpu="x86-64-v3",
-    vector_bits=256,
-)
-AVX_VNNI = Capabilities(
-    family="cpu",
-    isa="avxvnni",
-    features=(*AVX2.features, "avx_vnni"),
-    llvm_cpu=AVX2.llvm_cpu,
-    llvm_features=("+avxvnni",),
-    vector_bits=256,
-    int8_dot=True,
-)
-AVX512 = Capabilities(
-    family="cpu",
-    isa="avx512",
-    features=("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl", "f16c", "fma"),
-    llvm_cpu="x86-64-v4",
-    vector_bits=512,
-)
-AVX512_VNNI = Capabilities(
-    family="cpu",
-    isa="avx512vnni",
-    features=(*AVX512.features, "avx512_vnni"),
-    llvm_cpu="x86-64-v4",
-    llvm_features=("+avx512vnni",),
-    vector_bits=512,
-    int8_dot=True,
-)
-AMX = Capabilities(
-    family="cpu",
-    isa="amx",
-    features=(*AVX512_VNNI.features, "amx_tile", "amx_int8"),
-    llvm_cpu=AVX512_VNNI.llvm_cpu,
-    llvm_features=(*AVX512_VNNI.llvm_features, "+amx-tile", "+amx-int8"),
-    vector_bits=512,
-    int8_dot=True,
-    int8_tiles=True,
-)
 
 TARGET = Target(
     name="linux-x86_64-cpu",

@@ -1,0 +1,109 @@
+"""int8 dot products of ARM: matrix products, ``sdot``, or products in 16 bits."""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from mlcbuild.errors import InternalError
+from mlcbuild.kernels.cpu._builder import Expr, i32, keep, splat
+from mlcbuild.kernels.cpu._int4 import LOW_NIBBLES, PACK
+from mlcbuild.kernels.cpu._int8_dot import GroupOperands, Int8Dot, SteppedDot
+from mlcbuild.kernels.cpu._vector import intrinsic, lanes_of
+from mlcbuild.kernels.cpu.quantize import GROUP
+from mlcbuild.spec.capabilities import Capabilities
+
+_LANES = 4
+
+
+class _Neon(SteppedDot):
+    """Products added in 16 bits, one for each column of four: 8 steps of 15 * 127 fit."""
+
+    def start(self, initial: Expr) -> Expr:
+        return T.Broadcast(T.int16(0), 4 * self.lanes)
+
+    def step(self, total: Expr, codes: Expr, activations: Expr) -> Expr:
+        # LLVM makes smlal and smlal2 of it.
+        return total + codes.astype("int16x16") * activations.astype("int16x16")
+
+    def finish(self, total: Expr, initial: Expr) -> Expr:
+        halves = (T.vectorlow("int16x8", total), T.vectorhigh("int16x8", total))
+        pairs = [intrinsic("int32x4", "llvm.aarch64.neon.saddlp", half) for half in halves]
+        return intrinsic("int32x4", "llvm.aarch64.neon.addp", *pairs) + splat(initial, self.lanes)
+
+
+class _DotProduct(SteppedDot):
+    def start(self, initial: Expr) -> Expr:
+        return T.bind(splat(initial, self.lanes))
+
+    def step(self, total: Expr, codes: Expr, activations: Expr) -> Expr:
+        return intrinsic("int32x4", "llvm.aarch64.neon.sdot", total, codes, activations)
+
+    def finish(self, total: Expr, initial: Expr) -> Expr:
+        return total
+
+    def four(self, operands: GroupOperands, row: int, column: int) -> Expr:
+        """As a lane of 16 neighbours, which the instruction takes without a broadcast."""
+        sixteen = operands.load(row, column // 16 * 16, 16)
+        return tirx.Shuffle([T.reinterpret("int32x4", sixteen)], [column % 16 // 4])
+
+
+class _MatrixProduct(Int8Dot):
+    """``smmla`` for pairs of rows: [2 rows, 8 columns] x [8 columns, 2 outputs] at a time."""
+
+    def __init__(self, single: Int8Dot) -> None:
+        self._single = single
+
+    def group(self, operands: GroupOperands) -> list[list[Expr]]:
+        rows = len(operands.rows)
+        if rows == 1:
+            return self._single.group(operands)
+        pairs = [(r, min(r + 1, rows - 1)) for r in range(0, rows, 2)]  # an odd row with itself
+        totals = [[[i32(0, _LANES)] * 2 for _ in range(operands.vectors)] for _ in pairs]
+        for number in range(GROUP // PACK):
+            right = [_output_pairs(packed) for packed in operands.packed(number)]
+            for pair, sums in zip(pairs, totals, strict=True):
+                left = _row_pair(operands, pair, number)
+                for v, halves in enumerate(right):
+                    for half, codes in enumerate(halves):
+                        args = (sums[v][half], left, codes)
+                        sums[v][half] = T.bind(
+                            intrinsic("int32x4", "llvm.aarch64.neon.smmla", *args)
+                        )
+        results: dict[int, list[Expr]] = {}
+        for pair, sums in zip(pairs, totals, strict=True):
+            # Two outputs of a row in each half.
+            by_row = [_zip_halves(keep(low), keep(high)) for low, high in sums]
+            for half, r in enumerate(pair):
+                initial = splat(operands.initial[r], _LANES)
+                results[r] = [T.reinterpret("int32x4", both[half]) + initial for both in by_row]
+        return [results[r] for r in range(rows)]
+
+
+def _zip_halves(first: Expr, second: Expr) -> tuple[Expr, Expr]:
+    """The low 64 bits of two vectors side by side, and the high ones, as int64x2."""
+    both = [T.reinterpret("int64x2", first), T.reinterpret("int64x2", second)]
+    return tirx.Shuffle(both, [0, 2]), tirx.Shuffle(both, [1, 3])
+
+
+def _row_pair(operands: GroupOperands, pair: tuple[int, int], number: int) -> Expr:
+    """Columns ``8 * number`` to ``8 * number + 7`` of two rows, one behind the other."""
+    sixteen = [operands.load(row, number // 2 * 16, 16) for row in pair]
+    return keep(T.reinterpret("int8x16", _zip_halves(*sixteen)[number % 2]))
+
+
+def _output_pairs(packed: Expr) -> list[Expr]:
+    """8 columns of outputs 0 and 1, and of 2 and 3, from what ``i4x16`` has of four outputs."""
+    low = keep(packed & i32(LOW_NIBBLES, _LANES))
+    high = keep((packed >> i32(4, _LANES)) & i32(LOW_NIBBLES, _LANES))
+    zips = ([0, 4, 1, 5], [2, 6, 3, 7])
+    return [keep(T.reinterpret("int8x16", tirx.Shuffle([low, high], order))) for order in zips]
+
+
+def int8_dot(capabilities: Capabilities) -> Int8Dot:
+    """The dot product of an instruction set."""
+    if lanes_of(capabilities) != _LANES:
+        raise InternalError(f"{capabilities.vector_bits} bits are not a vector of NEON")
+    if capabilities.int8_matrix:
+        return _MatrixProduct(_DotProduct(_LANES))
+    return (_DotProduct if capabilities.int8_dot else _Neon)(_LANES)

@@ -1,0 +1,100 @@
+"""Dot products of 4-bit codes with int8 activations: what every architecture offers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tvm.tirx.script import builder as T
+
+from mlcbuild.kernels.cpu._builder import (
+    Buffer,
+    Expr,
+    i32,
+    index,
+    keep,
+    load,
+    span,
+    splat,
+    vector_type,
+)
+from mlcbuild.kernels.cpu._int4 import LOW_NIBBLES, PACK
+from mlcbuild.kernels.cpu.quantize import GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOperands:
+    """A group of 32 columns of some rows of activations and some vectors of outputs.
+
+    ``activations`` int8 ``[n, columns]``, of which ``rows`` and the columns from ``first`` on
+    count; ``packed(number)`` loads codes of 8 columns, 0 to 3 in a group, for every vector of
+    outputs, as the ``i4x16`` layout has them; ``initial`` is an int32 scalar for each row.
+    """
+
+    activations: Buffer
+    rows: Sequence[Expr]
+    first: Expr
+    packed: Callable[[int], list[Expr]]
+    initial: Sequence[Expr]
+    vectors: int
+
+    def load(self, row: int, column: int, count: int) -> Expr:
+        """``count`` neighbouring activations of a row, from a column of the group on."""
+        return load(self.activations, self.rows[row], self.first + index(column), lanes=count)
+
+
+class Int8Dot(ABC):
+    """Dot products of unsigned codes (at most 15) with int8 activations (at least -127)."""
+
+    @abstractmethod
+    def group(self, operands: GroupOperands) -> list[list[Expr]]:
+        """``initial + dot`` over the group, exact: int32 vectors of outputs, [row][vector]."""
+
+
+class SteppedDot(Int8Dot):
+    """A dot product of 4 columns at a time, one sum per 32-bit lane.
+
+    ``start`` gives an accumulator, ``step`` adds the products of 4 columns, ``finish`` gives the
+    int32 sums plus ``initial``, a scalar told to both.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        self.int32 = vector_type("int32", lanes)
+        self.int8 = vector_type("int8", lanes * 4)
+
+    @abstractmethod
+    def start(self, initial: Expr) -> Expr:
+        """An accumulator of zero products."""
+
+    @abstractmethod
+    def step(self, total: Expr, codes: Expr, activations: Expr) -> Expr:
+        """``codes`` and ``activations``: int8 vectors of 4 columns per 32-bit lane."""
+
+    @abstractmethod
+    def finish(self, total: Expr, initial: Expr) -> Expr:
+        """The int32 sums plus ``initial``."""
+
+    def four(self, operands: GroupOperands, row: int, column: int) -> Expr:
+        """Four neighbouring activations of a row as one int32."""
+        at = span(operands.first + index(column), 4)
+        return T.bind(T.reinterpret("int32", operands.activations[operands.rows[row], at]))
+
+    def group(self, operands: GroupOperands) -> list[list[Expr]]:
+        """``initial + dot`` over the group."""
+        rows, lanes = range(len(operands.rows)), self.lanes
+        totals = [[self.start(operands.initial[r]) for _ in range(operands.vectors)] for r in rows]
+        for number in range(GROUP // PACK):
+            packed = operands.packed(number)
+            for half in range(2):
+                codes = [
+                    keep((p >> i32(4 * half, lanes)) & i32(LOW_NIBBLES, lanes)) for p in packed
+                ]
+                for r in rows:
+                    four = self.four(operands, r, number * PACK + half * 4)
+                    for v, code in enumerate(codes):
+                        u8 = T.reinterpret(self.int8, code)
+                        s8 = T.reinterpret(self.int8, splat(four, lanes))
+                        totals[r][v] = T.bind(self.step(totals[r][v], u8, s8))
+        return [[self.finish(total, operands.initial[r]) for total in totals[r]] for r in rows]
