@@ -378,7 +378,7 @@ def test_machine_code_of_tiles() -> None:
     [
         (NEON, {"smlal", "saddlp"}),
         (DOTPROD, {"sdot"}),
-        (I8MM, {"smmla", "sdot"}),
+        (I8MM, {"usmmla", "usdot"}),
         (SIMD128, {"i16x8.mul", "i32x4.extadd_pairwise_i16x8_s"}),
         (RELAXED, {"i32x4.relaxed_dot_i8x16_i7x16_add_s", "f32x4.relaxed_madd"}),
     ],

@@ -7,10 +7,8 @@ from tvm.tirx.script import builder as T
 
 from mlcbuild.errors import InternalError
 from mlcbuild.kernels.cpu._builder import Expr, i32, keep, splat
-from mlcbuild.kernels.cpu._int4 import LOW_NIBBLES, PACK
 from mlcbuild.kernels.cpu._int8_dot import GroupOperands, Int8Dot, SteppedDot
 from mlcbuild.kernels.cpu._vector import intrinsic, lanes_of
-from mlcbuild.kernels.cpu.quantize import GROUP
 from mlcbuild.spec.capabilities import Capabilities
 
 _LANES = 4
@@ -48,8 +46,15 @@ class _DotProduct(SteppedDot):
         return tirx.Shuffle([T.reinterpret("int32x4", sixteen)], [column % 16 // 4])
 
 
+class _MixedDotProduct(_DotProduct):
+    """``usdot``, for codes of 8 bits."""
+
+    def step(self, total: Expr, codes: Expr, activations: Expr) -> Expr:
+        return intrinsic("int32x4", "llvm.aarch64.neon.usdot", total, codes, activations)
+
+
 class _MatrixProduct(Int8Dot):
-    """``smmla`` for pairs of rows: [2 rows, 8 columns] x [8 columns, 2 outputs] at a time."""
+    """``usmmla`` for pairs of rows: [2 outputs, 8 columns] x [8 columns, 2 rows] at a time."""
 
     def __init__(self, single: Int8Dot) -> None:
         self._single = single
@@ -60,42 +65,38 @@ class _MatrixProduct(Int8Dot):
             return self._single.group(operands)
         pairs = [(r, min(r + 1, rows - 1)) for r in range(0, rows, 2)]  # an odd row with itself
         totals = [[[i32(0, _LANES)] * 2 for _ in range(operands.vectors)] for _ in pairs]
-        for number in range(GROUP // PACK):
-            right = [_output_pairs(packed) for packed in operands.packed(number)]
+        steps = operands.steps()
+        # 8 columns are two steps.
+        for number, (low, high) in enumerate(zip(steps, steps, strict=True)):
+            left = [_output_pairs(*codes) for codes in zip(low, high, strict=True)]
             for pair, sums in zip(pairs, totals, strict=True):
-                left = _row_pair(operands, pair, number)
-                for v, halves in enumerate(right):
+                right = _row_pair(operands, pair, number)
+                for v, halves in enumerate(left):
                     for half, codes in enumerate(halves):
-                        args = (sums[v][half], left, codes)
+                        args = (sums[v][half], codes, right)
                         sums[v][half] = T.bind(
-                            intrinsic("int32x4", "llvm.aarch64.neon.smmla", *args)
+                            intrinsic("int32x4", "llvm.aarch64.neon.usmmla", *args)
                         )
         results: dict[int, list[Expr]] = {}
         for pair, sums in zip(pairs, totals, strict=True):
-            # Two outputs of a row in each half.
-            by_row = [_zip_halves(keep(low), keep(high)) for low, high in sums]
-            for half, r in enumerate(pair):
+            # Both rows of one output, then of the next: even lanes are one row, odd ones the other.
+            by_vector = [[keep(total) for total in halves] for halves in sums]
+            for parity, r in enumerate(pair):
+                lanes = range(parity, 2 * _LANES, 2)
                 initial = splat(operands.initial[r], _LANES)
-                results[r] = [T.reinterpret("int32x4", both[half]) + initial for both in by_row]
+                results[r] = [tirx.Shuffle(both, list(lanes)) + initial for both in by_vector]
         return [results[r] for r in range(rows)]
-
-
-def _zip_halves(first: Expr, second: Expr) -> tuple[Expr, Expr]:
-    """The low 64 bits of two vectors side by side, and the high ones, as int64x2."""
-    both = [T.reinterpret("int64x2", first), T.reinterpret("int64x2", second)]
-    return tirx.Shuffle(both, [0, 2]), tirx.Shuffle(both, [1, 3])
 
 
 def _row_pair(operands: GroupOperands, pair: tuple[int, int], number: int) -> Expr:
     """Columns ``8 * number`` to ``8 * number + 7`` of two rows, one behind the other."""
-    sixteen = [operands.load(row, number // 2 * 16, 16) for row in pair]
-    return keep(T.reinterpret("int8x16", _zip_halves(*sixteen)[number % 2]))
+    sixteen = [T.reinterpret("int64x2", operands.load(r, number // 2 * 16, 16)) for r in pair]
+    half = number % 2
+    return keep(T.reinterpret("int8x16", tirx.Shuffle(sixteen, [half, 2 + half])))
 
 
-def _output_pairs(packed: Expr) -> list[Expr]:
-    """8 columns of outputs 0 and 1, and of 2 and 3, from what ``i4x16`` has of four outputs."""
-    low = keep(packed & i32(LOW_NIBBLES, _LANES))
-    high = keep((packed >> i32(4, _LANES)) & i32(LOW_NIBBLES, _LANES))
+def _output_pairs(low: Expr, high: Expr) -> list[Expr]:
+    """8 columns of outputs 0 and 1, and of 2 and 3, from two steps of four outputs."""
     zips = ([0, 4, 1, 5], [2, 6, 3, 7])
     return [keep(T.reinterpret("int8x16", tirx.Shuffle([low, high], order))) for order in zips]
 
@@ -105,5 +106,5 @@ def int8_dot(capabilities: Capabilities) -> Int8Dot:
     if lanes_of(capabilities) != _LANES:
         raise InternalError(f"{capabilities.vector_bits} bits are not a vector of NEON")
     if capabilities.int8_matrix:
-        return _MatrixProduct(_DotProduct(_LANES))
+        return _MatrixProduct(_MixedDotProduct(_LANES))
     return (_DotProduct if capabilities.int8_dot else _Neon)(_LANES)

@@ -6,11 +6,9 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlcbuild.errors import InternalError
-from mlcbuild.kernels.cpu._builder import Expr, keep, splat
-from mlcbuild.kernels.cpu._int4 import PACK
-from mlcbuild.kernels.cpu._int8_dot import GroupOperands, Int8Dot, SteppedDot
+from mlcbuild.kernels.cpu._builder import Expr, i32, keep, splat
+from mlcbuild.kernels.cpu._int8_dot import STEP, GroupOperands, Int8Dot, SteppedDot
 from mlcbuild.kernels.cpu._vector import intrinsic, lanes_of
-from mlcbuild.kernels.cpu.quantize import GROUP
 from mlcbuild.spec.capabilities import Capabilities
 
 _LANES = 4
@@ -33,24 +31,23 @@ class _Relaxed(SteppedDot):
 class _Words(Int8Dot):
     """Products of 16-bit lanes, added in 16 bits: 16 of them in a group, 16 * 15 * 127 = 30480.
 
-    The 8 nibbles of an int32 are twice 4 of an int16, so codes become words by shifts and masks
-    alone, where widening bytes would take a second instruction for every vector.
+    Of four bytes the even ones and the odd ones become words by a shift and a mask, which LLVM
+    merges with those that take codes from their packs.
     """
 
     def group(self, operands: GroupOperands) -> list[list[Expr]]:
         rows = range(len(operands.rows))
         zero = T.Broadcast(T.int16(0), 2 * _LANES)
         totals: list[list[Expr]] = [[zero] * operands.vectors for _ in rows]
-        for number in range(GROUP // PACK):
-            words = [_words(packed) for packed in operands.packed(number)]
+        for step, codes in enumerate(operands.steps()):
+            words = [_words(code) for code in codes]
             for r in rows:
-                eight = keep(operands.load(r, number * PACK, PACK).astype("int16x8"))
-                for nibble in range(4):
-                    # Nibble k of the two words of an int32: columns c and c + 2.
-                    column = (0, 4, 1, 5)[nibble]
+                eight = operands.load(r, step // 2 * 8, 8).astype("int16x8")
+                for odd in range(2):
+                    column = step % 2 * STEP + odd
                     factors = keep(tirx.Shuffle([eight], [column, column + 2] * _LANES))
-                    for v, nibbles in enumerate(words):
-                        totals[r][v] = T.bind(totals[r][v] + nibbles[nibble] * factors)
+                    for v, pair in enumerate(words):
+                        totals[r][v] = T.bind(totals[r][v] + pair[odd] * factors)
         return [
             [
                 intrinsic("int32x4", "llvm.wasm.extadd.pairwise.signed", total)
@@ -61,11 +58,11 @@ class _Words(Int8Dot):
         ]
 
 
-def _words(packed: Expr) -> list[Expr]:
-    """The four nibbles of every 16 bits, lowest first."""
-    words = T.reinterpret("int16x8", packed)
-    mask = T.Broadcast(T.int16(15), 2 * _LANES)
-    return [keep((words >> T.Broadcast(T.int16(4 * k), 2 * _LANES)) & mask) for k in range(4)]
+def _words(codes: Expr) -> list[Expr]:
+    """Codes 0 and 2 of every four, and 1 and 3, as int16."""
+    mask = i32(0x00FF00FF, _LANES)
+    words = (codes & mask, (codes >> i32(8, _LANES)) & mask)
+    return [keep(T.reinterpret("int16x8", both)) for both in words]
 
 
 def int8_dot(capabilities: Capabilities) -> Int8Dot:

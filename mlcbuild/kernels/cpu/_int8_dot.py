@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tvm.tirx.script import builder as T
@@ -11,16 +11,15 @@ from tvm.tirx.script import builder as T
 from mlcbuild.kernels.cpu._builder import (
     Buffer,
     Expr,
-    i32,
     index,
-    keep,
     load,
     span,
     splat,
     vector_type,
 )
-from mlcbuild.kernels.cpu._int4 import LOW_NIBBLES, PACK
-from mlcbuild.kernels.cpu.quantize import GROUP
+
+# Columns of a step: one code in each byte of an int32.
+STEP = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +27,17 @@ class GroupOperands:
     """A group of 32 columns of some rows of activations and some vectors of outputs.
 
     ``activations`` int8 ``[n, columns]``, of which ``rows`` and the columns from ``first`` on
-    count; ``packed(number)`` loads codes of 8 columns, 0 to 3 in a group, for every vector of
-    outputs, as the ``i4x16`` layout has them; ``initial`` is an int32 scalar for each row.
+    count. ``steps()`` loads the codes of 4 columns after another, 8 times, as int32 vectors with
+    a code in each byte, one for each of the ``vectors`` of outputs. ``initial`` is an int32
+    scalar for each row, what its sums begin with.
     """
 
     activations: Buffer
     rows: Sequence[Expr]
     first: Expr
-    packed: Callable[[int], list[Expr]]
-    initial: Sequence[Expr]
+    steps: Callable[[], Iterator[list[Expr]]]
     vectors: int
+    initial: Sequence[Expr]
 
     def load(self, row: int, column: int, count: int) -> Expr:
         """``count`` neighbouring activations of a row, from a column of the group on."""
@@ -78,23 +78,18 @@ class SteppedDot(Int8Dot):
 
     def four(self, operands: GroupOperands, row: int, column: int) -> Expr:
         """Four neighbouring activations of a row as one int32."""
-        at = span(operands.first + index(column), 4)
+        at = span(operands.first + index(column), STEP)
         return T.bind(T.reinterpret("int32", operands.activations[operands.rows[row], at]))
 
     def group(self, operands: GroupOperands) -> list[list[Expr]]:
         """``initial + dot`` over the group."""
         rows, lanes = range(len(operands.rows)), self.lanes
         totals = [[self.start(operands.initial[r]) for _ in range(operands.vectors)] for r in rows]
-        for number in range(GROUP // PACK):
-            packed = operands.packed(number)
-            for half in range(2):
-                codes = [
-                    keep((p >> i32(4 * half, lanes)) & i32(LOW_NIBBLES, lanes)) for p in packed
-                ]
-                for r in rows:
-                    four = self.four(operands, r, number * PACK + half * 4)
-                    for v, code in enumerate(codes):
-                        u8 = T.reinterpret(self.int8, code)
-                        s8 = T.reinterpret(self.int8, splat(four, lanes))
-                        totals[r][v] = T.bind(self.step(totals[r][v], u8, s8))
+        for step, codes in enumerate(operands.steps()):
+            for r in rows:
+                four = self.four(operands, r, step * STEP)
+                for v, code in enumerate(codes):
+                    u8 = T.reinterpret(self.int8, code)
+                    s8 = T.reinterpret(self.int8, splat(four, lanes))
+                    totals[r][v] = T.bind(self.step(totals[r][v], u8, s8))
         return [[self.finish(total, operands.initial[r]) for total in totals[r]] for r in rows]

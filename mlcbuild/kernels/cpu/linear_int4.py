@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -23,7 +23,7 @@ from mlcbuild.kernels.cpu._builder import (
 )
 from mlcbuild.kernels.cpu._dot import int8_dot
 from mlcbuild.kernels.cpu._floats import Floats
-from mlcbuild.kernels.cpu._int4 import PACK, int4_weight
+from mlcbuild.kernels.cpu._int4 import LOW_NIBBLES, PACK, int4_weight
 from mlcbuild.kernels.cpu._int8_dot import GroupOperands
 from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, for_steps, prefetch_group
 from mlcbuild.kernels.cpu._tile_products import TileProducts
@@ -70,15 +70,20 @@ def linear_int4(
             def add_group(group: Expr) -> None:
                 prefetch_group(w, vectors, lanes, group, size.ahead)
                 corrections = [keep(load(x.sums, row, group) * i32(-zero_point)) for row in rows]
-                packs = group * index(GROUP // PACK)
 
-                def packed(number: int) -> list[Expr]:
-                    at = packs + index(number)
-                    return [load(w, v.block, at, v.offset, lanes=lanes) for v in vectors]
+                def steps() -> Iterator[list[Expr]]:
+                    for number in range(GROUP // PACK):
+                        pack = group * index(GROUP // PACK) + index(number)
+                        packed = [load(w, v.block, pack, v.offset, lanes=lanes) for v in vectors]
+                        for half in range(2):
+                            yield [
+                                keep((p >> i32(4 * half, lanes)) & i32(LOW_NIBBLES, lanes))
+                                for p in packed
+                            ]
 
                 first = group * index(GROUP)
                 totals = dot.group(
-                    GroupOperands(x.codes, rows, first, packed, corrections, len(vectors))
+                    GroupOperands(x.codes, rows, first, steps, len(vectors), corrections)
                 )
                 weight_group = group // index(group_size // GROUP)
                 scales = [

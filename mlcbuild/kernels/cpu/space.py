@@ -14,8 +14,8 @@ from mlcbuild.spec.schedule_space import Choice, Decisions, Space
 TEMPLATE_VERSION = 1
 
 # Float vectors that a tile of several rows may hold: it needs as many again for the sums of a
-# group, and some for weights and activations.
-_VECTORS = {512: 14, 256: 6, 128: 6}
+# group, and some for weights and activations. By registers.
+_VECTORS = {32: 14, 16: 6}
 
 # Vectors of outputs in one turn of the loop for one row: more only makes the code long.
 _TURN = 16
@@ -69,7 +69,7 @@ def spaces(capabilities: Capabilities, builder: str, args: Mapping[str, Any]) ->
 
 
 def _several_rows(capabilities: Capabilities, blocks: int, most: int) -> tuple[Choice, ...]:
-    room = _VECTORS[capabilities.vector_bits]
+    room = _VECTORS[capabilities.vector_registers]
     total = blocks * 16 // (capabilities.vector_bits // 32)
     tiles = [
         (rows, vectors)
