@@ -14,6 +14,7 @@ import tvm
 
 from mlcbuild.kernels.cpu.set import CpuKernels
 from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.weights.dtypes import numpy_dtype
 
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 VARIANTS = (
@@ -70,8 +71,15 @@ class Compiled:
         arrays = [
             a if a.ctypes.data % 64 == 0 and a.flags.c_contiguous else aligned(a) for a in inputs
         ]
-        self.library[name](*(tvm.runtime.from_dlpack(a) for a in (*arrays, *results)))
+        self.library[name](*(_tensor(a) for a in (*arrays, *results)))
         return results
+
+
+def _tensor(array: Array) -> Any:
+    """The array itself as TVM's tensor; a copy of bfloat16, which numpy cannot hand over."""
+    if array.dtype == numpy_dtype("bfloat16"):
+        return tvm.runtime.tensor(array)
+    return tvm.runtime.from_dlpack(array)
 
 
 def aligned(array: Array) -> Array:

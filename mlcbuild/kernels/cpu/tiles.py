@@ -68,11 +68,24 @@ _DEFAULTS = {
     # (kernel, register bits)
     ("linear_int4", 512): _same(_ONE, RowsTile(rows=14, vectors=1, blocks=4, ahead=8)),
     ("linear_int4_float", 512): _same(_ONE, RowsTile(rows=8, vectors=1, blocks=4, ahead=8)),
+    ("linear_int8", 512): _same(_ONE, RowsTile(rows=14, vectors=1, blocks=4, ahead=8)),
+    ("linear_int8_float", 512): _same(_ONE, RowsTile(rows=8, vectors=1, blocks=4, ahead=8)),
+    # Three words stay in registers beside the sums.
+    ("linear_int3", 512): _same(_ONE, RowsTile(rows=12, vectors=1, blocks=4, ahead=8)),
+    ("linear_int3_float", 512): _same(_ONE, RowsTile(rows=8, vectors=1, blocks=4, ahead=8)),
     ("linear_dense", 512): _same(_ONE, RowsTile(rows=8, vectors=1, blocks=4, ahead=8)),
     ("linear_dense", 256): _same(_ONE, RowsTile(rows=4, vectors=2, blocks=4, ahead=8)),
+}
+
+# 8-bit codes without a dot-product instruction take two sums for each product (_code_dot).
+_WITHOUT_DOT = {
+    ("linear_int8", 512): _same(_ONE, RowsTile(rows=8, vectors=1, blocks=4, ahead=8)),
 }
 
 
 def default_tiles(capabilities: Capabilities, kernel: str) -> Tiles:
     """The tile sizes of a kernel that fit the register file of an instruction set."""
-    return _DEFAULTS.get((kernel, capabilities.vector_bits), _NARROW)
+    key = (kernel, capabilities.vector_bits)
+    if not capabilities.int8_dot and key in _WITHOUT_DOT:
+        return _WITHOUT_DOT[key]
+    return _DEFAULTS.get(key, _NARROW)

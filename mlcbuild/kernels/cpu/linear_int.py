@@ -1,4 +1,4 @@
-"""Linear layers with int4 weights and int8 activations: ``y = x w^T [+ bias] [+ residual]``."""
+"""Linear layers with integer weights and int8 activations: ``y = x w^T [+ bias] [+ residual]``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from mlcbuild.kernels.cpu._builder import (
     splat,
     vector_type,
 )
-from mlcbuild.kernels.cpu._int4 import LOW_NIBBLES, PACK, int4_weight
+from mlcbuild.kernels.cpu._code_dot import code_dot
+from mlcbuild.kernels.cpu._codes import STEP, code_format, code_weight
 from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, for_steps, prefetch_group
 from mlcbuild.kernels.cpu._tile_products import TileProducts
-from mlcbuild.kernels.cpu._vector import int8_dot, lanes_of
+from mlcbuild.kernels.cpu._vector import lanes_of
 from mlcbuild.kernels.cpu.quantize import GROUP, QuantizedRows
 from mlcbuild.kernels.cpu.tiles import MANY_ROWS, RowsTile, RowTile, Tiles
 from mlcbuild.spec.capabilities import Capabilities
@@ -34,9 +35,10 @@ from mlcbuild.spec.layout import padded
 
 
 @cache
-def linear_int4(
+def linear_int(
     capabilities: Capabilities,
     tiles: Tiles,
+    bits: int,
     out_features: int,
     in_features: int,
     group_size: int,
@@ -50,13 +52,16 @@ def linear_int4(
     ``y = sum over groups g of (dot_g - zero_point * xz_g) * (s_g * xs_g)``: the integer part is
     exact, the float32 sum runs over the groups in order, whatever the tile.
     """
+    code = code_format(bits)
     lanes = lanes_of(capabilities)
-    dot = int8_dot(capabilities)
+    dot = code_dot(capabilities, bits)
     groups = padded(in_features, GROUP) // GROUP
-    with kernel("linear_int4") as writer:
+    with kernel(f"linear_int{bits}") as writer:
         rows = dynamic("n")
         x = QuantizedRows(writer, rows, in_features)
-        w, s = int4_weight(writer, out_features, in_features, group_size, scale_dtype)
+        w, s = code_weight(
+            writer, bits, out_features, in_features, group_size, scale_dtype, zero_point
+        )
         out = Outputs(writer, rows, out_features, lanes, bias, residual)
 
         def activations(row: Expr, column: Expr) -> Expr:
@@ -71,24 +76,19 @@ def linear_int4(
             sums.clear()
 
             def add_group(group: Expr) -> None:
-                prefetch_group(w, vectors, lanes, group, size.ahead)
+                prefetch_group(w, vectors, lanes, group, bits, size.ahead)
                 corrections = [keep(load(x.sums, row, group) * i32(-zero_point)) for row in rows]
                 totals = {(r, v): dot.start(corrections[r]) for r, v in cells}
-                for pack in range(GROUP // PACK):
-                    packed = [
-                        load(w, v.block, group * 4 + index(pack), v.offset, lanes=lanes)
-                        for v in vectors
-                    ]
-                    for half in range(2):
-                        codes = [
-                            keep((p >> i32(4 * half, lanes)) & i32(LOW_NIBBLES, lanes))
-                            for p in packed
-                        ]
-                        column = group * index(GROUP) + index(pack * PACK + half * 4)
+                for number in range(code.packs):
+                    pack = group * index(code.packs) + index(number)
+                    packed = [code.load_pack(w, v.block, pack, v.offset, lanes) for v in vectors]
+                    for step in range(len(code.steps)):
+                        codes = [keep(code.step(words, step, lanes)) for words in packed]
+                        column = pack * index(code.columns) + index(step * STEP)
                         for r, row in enumerate(rows):
                             four = activations(row, column)
                             for v in range(len(vectors)):
-                                totals[r, v] = T.bind(dot.step(totals[r, v], codes[v], four))
+                                totals[r, v] = dot.step(totals[r, v], codes[v], four)
                 weight_group = group // index(group_size // GROUP)
                 scales = [
                     load_f32(s, v.block, weight_group, v.offset, lanes=lanes) for v in vectors
@@ -108,7 +108,8 @@ def linear_int4(
                 with T.Then():
                     out.for_tiles(replace(tiles, many=tiles.few), tile)
                 with T.Else():
-                    TileProducts(x, w, s, out, group_size, zero_point).write(tiles.many.blocks)
+                    products = TileProducts(x, w, s, out, code, group_size, zero_point)
+                    products.write(tiles.many.blocks)
         else:
             out.for_tiles(tiles, tile)
     return writer.func
