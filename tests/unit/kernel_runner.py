@@ -71,11 +71,11 @@ class Compiled:
         arrays = [
             a if a.ctypes.data % 64 == 0 and a.flags.c_contiguous else aligned(a) for a in inputs
         ]
-        self.library[name](*(_tensor(a) for a in (*arrays, *results)))
+        self.library[name](*(as_tensor(a) for a in (*arrays, *results)))
         return results
 
 
-def _tensor(array: Array) -> Any:
+def as_tensor(array: Array) -> Any:
     """The array itself as TVM's tensor; a copy of bfloat16, which numpy cannot hand over."""
     if array.dtype == numpy_dtype("bfloat16"):
         return tvm.runtime.tensor(array)
