@@ -10,7 +10,10 @@ from tvm_ffi import structural_equal
 
 from mlcbuild.passes.editor import Emitter, FunctionEditor, ModuleEditor, shape_of
 
-LINEAR_BUILDERS = ("linear_int4", "linear_int4_float", "linear_dense")
+LINEAR_BUILDERS = (
+    *(f"linear_int{bits}{kind}" for bits in (3, 4, 8) for kind in ("", "_float")),
+    "linear_dense",
+)
 
 
 def fuse_residual(mod: tvm.IRModule, kernels: Any) -> tvm.IRModule:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlcbuild.errors import SourceError
+from mlcbuild.weights.dtypes import numpy_dtype
 from mlcbuild.weights.finite import check_finite
 
 
@@ -19,7 +20,7 @@ def to_float32(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.float32]:
 
 
 def convert(values: npt.NDArray[Any], dtype: str, name: str) -> npt.NDArray[Any]:
-    """As ``dtype`` ("float32" or "float16").
+    """As ``dtype`` ("float32", "float16" or "bfloat16"), rounded to the nearest.
 
     Raises SourceError for NaN or infinity and for values that would become infinite.
     """
@@ -27,7 +28,7 @@ def convert(values: npt.NDArray[Any], dtype: str, name: str) -> npt.NDArray[Any]
     if dtype == "float32":
         return exact
     with np.errstate(over="ignore"):
-        result = exact.astype(dtype)
+        result = exact.astype(numpy_dtype(dtype))
     overflow = np.argwhere(np.isinf(result))
     if len(overflow):
         first = tuple(int(index) for index in overflow[0])

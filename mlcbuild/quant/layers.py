@@ -56,7 +56,9 @@ class _PackedMatrix(nn.Module):
         if scheme.is_integer:
             group = scheme.group_size or 0
             columns = padded(in_features, group)
-            self.q_weight = nn.Parameter((blocks, columns // 8, lanes), "int32")
+            self.q_weight = nn.Parameter(
+                (blocks, columns * (scheme.bits or 0) // 32, lanes), "int32"
+            )
             self.q_scale = nn.Parameter((blocks, columns // group, lanes), scheme.scale_dtype)
         else:
             self.weight = nn.Parameter((blocks, in_features, lanes), scheme.weight_dtype)
@@ -80,7 +82,8 @@ class _PackedMatrix(nn.Module):
         """X [b, n, in_features] -> float32 [b, n, out_features]."""
         batch, length, _ = x.shape
         rows, count = _as_rows(x, self.in_features)
-        integer, kernels = self.packing.scheme.is_integer, self.packing.kernels
+        scheme, kernels = self.packing.scheme, self.packing.kernels
+        integer = scheme.is_integer
         args: dict[str, Any] = {
             "out_features": self.out_features,
             "in_features": self.in_features,
@@ -90,10 +93,11 @@ class _PackedMatrix(nn.Module):
         }
         if integer and self.packing.activations == "int8":
             inputs = self._quantize_activations(rows, count)
-            func = tagged(kernels, "linear_int4", **args)
+            func = tagged(kernels, f"linear_int{scheme.bits}", **args)
         else:
             inputs = [rows]
-            func = tagged(kernels, "linear_int4_float" if integer else "linear_dense", **args)
+            builder = f"linear_int{scheme.bits}_float" if integer else "linear_dense"
+            func = tagged(kernels, builder, **args)
         inputs += self._weights() + ([] if bias is None else [bias])
         out = _placeholder((count, self.out_features), "float32")
         y = op.tensor_ir_op(func, "linear", args=inputs, out=out)
@@ -112,10 +116,10 @@ class _PackedMatrix(nn.Module):
 
     def take(self, token_ids: Tensor) -> Tensor:
         """Rows by int32 id [n] -> float32 [n, in_features]."""
-        integer = self.packing.scheme.is_integer
+        scheme = self.packing.scheme
         func = tagged(
             self.packing.kernels,
-            "embedding_int4" if integer else "embedding_dense",
+            f"embedding_int{scheme.bits}" if scheme.is_integer else "embedding_dense",
             vocab_size=self.out_features,
             hidden_size=self.in_features,
             **self._kernel_args(),

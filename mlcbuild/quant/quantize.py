@@ -14,6 +14,7 @@ from mlcbuild.errors import InternalError
 from mlcbuild.quant import dense, groupwise, pack
 from mlcbuild.spec.layout import LAYOUTS, Layout, padded
 from mlcbuild.spec.scheme import QuantScheme
+from mlcbuild.weights.dtypes import numpy_dtype
 from mlcbuild.weights.mapping import CheckpointLike, ParamRule, check_consumed, read_param
 from mlcbuild.weights.reader import open_params
 from mlcbuild.weights.shards import ALIGNMENT, ParamEntry, ShardWriter
@@ -32,11 +33,12 @@ def quantize_checkpoint(
 ) -> tuple[ParamEntry, ...]:
     """Writes every parameter to ``out_dir`` in the target-independent layout "nk".
 
-    A quantized ``X.weight`` becomes ``X.q_weight`` (uint32 [rows, columns / 8]) and ``X.q_scale``
-    ([rows, groups]); other weights keep their name in the scheme's float type; norms and biases
-    become float32. One tensor is in memory at a time. The bytes depend on the checkpoint, the
-    rules and the scheme only. Raises SourceError for a checkpoint that does not fit or holds NaN,
-    infinity or values beyond the scheme's range, ResourceError when the disk is full.
+    A quantized ``X.weight`` becomes ``X.q_weight`` (uint32 [rows, columns * bits / 32]) and
+    ``X.q_scale`` ([rows, groups]); other weights keep their name in the scheme's float type; norms
+    and biases become float32. One tensor is in memory at a time. The bytes depend on the
+    checkpoint, the rules and the scheme only. Raises SourceError for a checkpoint that does not
+    fit or holds NaN, infinity or values beyond the scheme's range, ResourceError when the disk is
+    full.
     """
     check_consumed(rules, checkpoint)
     progress = progress or Progress()
@@ -109,7 +111,7 @@ def _store(
     elif is_quantized(rule, scheme):
         quantized = groupwise.quantize(values, scheme, name=rule.name, threads=threads)
         stem = rule.name.removesuffix("weight")
-        yield stem + "q_weight", pack.pack_nk(quantized.codes), pack.NK
+        yield stem + "q_weight", pack.pack_nk(quantized.codes, scheme.bits or 0), pack.NK
         yield stem + "q_scale", quantized.scales, pack.NK
     else:
         yield rule.name, dense.convert(values, dense_dtype(scheme), rule.name), pack.NK
@@ -123,7 +125,8 @@ def _pack(
     if entry.layout != pack.NK:
         raise InternalError(f"tensor {entry.name} is already packed as {entry.layout}")
     if entry.dtype == "uint32":
-        return pack.pack_codes(pack.unpack_nk(values), layout, scheme), layout.id
+        codes = pack.unpack_nk(values, scheme.bits or 0)
+        return pack.pack_codes(codes, layout, scheme), layout.id
     if scheme.is_integer and entry.name.endswith(".q_scale"):
         return pack.pack_lanes(values, layout), layout.id
     own = _layout_for(entry.dtype, layout.lanes)
@@ -148,10 +151,12 @@ def _stored_bytes(rule: ParamRule, scheme: QuantScheme) -> int:
     """An upper bound of what the parameter takes in the NK form."""
     if not is_quantized(rule, scheme):
         wide = rule.kind in ("norm", "bias")
-        itemsize = 4 if wide else np.dtype(dense_dtype(scheme)).itemsize
+        itemsize = 4 if wide else numpy_dtype(dense_dtype(scheme)).itemsize
         return _elements(rule.shape) * itemsize + ALIGNMENT
     rows, columns = rule.shape
     group = scheme.group_size or 1
     columns = padded(columns, group)
     scale_bytes = np.dtype(scheme.scale_dtype or "float32").itemsize
-    return rows * (columns // 2 + columns // group * scale_bytes) + 2 * ALIGNMENT
+    return (
+        rows * (columns * (scheme.bits or 0) // 8 + columns // group * scale_bytes) + 2 * ALIGNMENT
+    )

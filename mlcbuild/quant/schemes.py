@@ -10,6 +10,8 @@ from mlcbuild.spec.scheme import QuantScheme
 
 # 4-bit codes mean -7..8 times a signed scale: the storage and the arithmetic of MLC's schemes of
 # the same names ((code - 7) * scale), but all 16 codes are used, where MLC's rule leaves one out.
+# 3-bit codes mean -3..4 and 8-bit ones -128..127 in the same way. MLC's 3-bit schemes have groups
+# of 40 columns, so ours has a name of its own (docs/decisions/014).
 _SCHEMES = (
     QuantScheme(
         name="q0f32",
@@ -23,6 +25,25 @@ _SCHEMES = (
         version=1,
         summary="not quantized, float16 weights",
         weight_dtype="float16",
+        activation_dtype="float16",
+    ),
+    QuantScheme(
+        name="q0bf16",
+        version=1,
+        summary="not quantized, bfloat16 weights",
+        weight_dtype="bfloat16",
+        activation_dtype="bfloat16",
+    ),
+    QuantScheme(
+        name="q8f16_1",
+        version=1,
+        summary="8-bit weights in groups of 32, float16 scales",
+        weight_dtype="int8",
+        scale_dtype="float16",
+        group_size=32,
+        bits=8,
+        zero_point=128,  # 128 below and 127 above: code - 128 is an int8
+        max_code=255,
         activation_dtype="float16",
     ),
     QuantScheme(
@@ -49,6 +70,18 @@ _SCHEMES = (
         max_code=15,
         activation_dtype="float32",
         kv_dtype="float32",
+    ),
+    QuantScheme(
+        name="q3f16_g32",
+        version=1,
+        summary="3-bit weights in groups of 32, float16 scales",
+        weight_dtype="int3",
+        scale_dtype="float16",
+        group_size=32,
+        bits=3,
+        zero_point=3,
+        max_code=7,
+        activation_dtype="float16",
     ),
 )
 

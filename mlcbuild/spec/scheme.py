@@ -16,7 +16,7 @@ class QuantScheme:
     name: str
     version: int  # part of every key: raise it when the numbers change
     summary: str
-    weight_dtype: str  # "int4" or "float16" / "float32"
+    weight_dtype: str  # "int3", "int4", "int8" or "float16" / "bfloat16" / "float32"
     scale_dtype: str | None = None  # "float16" / "float32" for integer schemes
     group_size: int | None = None  # input columns that share a scale
     bits: int | None = None

@@ -20,11 +20,24 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # for "tests.", when run as 
 from mlcbuild.kernels.cpu.set import CpuKernels
 from mlcbuild.kernels.cpu.tiles import Tiles, default_tiles
 from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.weights.dtypes import numpy_dtype
 from tests.unit import kernel_runner
 
 VARIANTS = {variant.isa: variant for variant in kernel_runner.VARIANTS}
 # (outputs, inputs): SmolLM2-135M's layers and head, then a large layer.
 SHAPES = [(960, 576), (3072, 576), (576, 1536), (49152, 576), (8192, 2048), (2048, 8192)]
+# What is measured: the builder, its arguments, bytes of a weight.
+KINDS: dict[str, tuple[str, dict[str, Any], float]] = {
+    f"linear_int{bits}{kind}": (
+        f"linear_int{bits}{kind}",
+        {"group_size": 32, "scale_dtype": "float16", "zero_point": zero_point},
+        bits / 8 + 2 / 32,
+    )
+    for bits, zero_point in ((4, 7), (8, 128), (3, 3))
+    for kind in ("", "_float")
+}
+for dtype in ("float16", "bfloat16"):
+    KINDS[f"linear_dense_{dtype}"] = ("linear_dense", {"weight_dtype": dtype}, 2)
 # A layer of a decode step finds nothing of its weights in the caches: enough copies of them, used
 # in turn, to fill more than the last level.
 COLD_BYTES = 96 << 20
@@ -73,11 +86,10 @@ def tensors(function: Any, n: int, free: dict[str, int], rng: np.random.Generato
         buffer = parameter.ty
         shape = [free.get(d.name, n) if hasattr(d, "name") else int(d) for d in buffer.shape]
         dtype = str(buffer.dtype)
-        if dtype.startswith("float"):
-            value = rng.random(shape, dtype="float32").astype(dtype)
+        if "float" in dtype:
+            value = rng.random(shape, dtype="float32").astype(numpy_dtype(dtype))
         elif parameter.name == "w":
-            # Nibbles of at most 7 in every byte, so that codes are in range.
-            value = rng.integers(0, 2**31, shape, dtype="int32") & 0x77777777
+            value = rng.integers(-(2**31), 2**31, shape, dtype="int32")
         else:
             value = np.zeros(shape, dtype)
         result.append(tvm.runtime.tensor(value))
@@ -93,21 +105,21 @@ def bench_linear(
     changes: dict[str, dict[str, int]],
 ) -> None:
     """Every shape of one kind of linear layer, with some fields of its tiles changed."""
-    int4 = {"group_size": 32, "scale_dtype": "float16", "zero_point": 7}
-    extra = int4 if kind != "linear_dense" else {"weight_dtype": "float16"}
+    builder, arguments, weight_bytes = KINDS[kind]
     functions = {}
     for outputs, inputs in SHAPES:
         name = f"{kind}_{outputs}x{inputs}"
         if only in name:
-            tiles = changed_tiles(default_tiles(variant, kind, outputs), changes)
-            functions[name] = getattr(CpuKernels(variant, tiles), kind)(outputs, inputs, **extra)
+            tiles = changed_tiles(default_tiles(variant, builder, outputs), changes)
+            kernels = CpuKernels(variant, tiles)
+            functions[name] = getattr(kernels, builder)(outputs, inputs, **arguments)
     if not functions:
         return
     library = build(variant, functions)
     rng = np.random.default_rng(0)
     for name, function in functions.items():
         outputs, inputs = (int(v) for v in name.rsplit("_", 1)[1].split("x"))
-        read = outputs * inputs * (0.5 + 2 / 32 if kind != "linear_dense" else 2)
+        read = outputs * inputs * weight_bytes
         for n in rows:
             if n > 1 and outputs > 8192:
                 continue
@@ -189,7 +201,7 @@ def main() -> int:
     kernels = CpuKernels(variant)
     rows = [int(n) for n in options.rows.split(",")]
     group, _, shape = options.only.partition(":")
-    for kind in ("linear_int4", "linear_int4_float", "linear_dense"):
+    for kind in KINDS:
         if group in ("", kind):
             bench_linear(variant, kind, rows, options.repeats, shape, changes)
     if options.only in ("", "attention"):

@@ -17,7 +17,7 @@ from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.weights.reader import open_params, verify_hashes
 from tests.contract.memory_checkpoint import MemoryCheckpoint, random_checkpoint
 
-FLOATS = {"float16", "float32"}
+FLOATS = {"float16", "bfloat16", "float32"}
 ALL = [SCHEMES[name] for name in scheme_names()]
 INTEGER = [scheme for scheme in ALL if scheme.is_integer]
 
@@ -39,7 +39,9 @@ def integer_scheme(request: pytest.FixtureRequest) -> QuantScheme:
 
 
 def test_the_promised_schemes_are_there() -> None:
-    assert {"q0f32", "q0f16", "q4f16_1", "q4f32_1"} <= set(scheme_names())
+    assert {"q0f32", "q0f16", "q0bf16", "q8f16_1", "q4f16_1", "q4f32_1", "q3f16_g32"} <= set(
+        scheme_names()
+    )
 
 
 def test_the_record_is_consistent(scheme: QuantScheme) -> None:
@@ -52,6 +54,7 @@ def test_the_record_is_consistent(scheme: QuantScheme) -> None:
         assert None not in integer_fields
         assert scheme.scale_dtype in FLOATS
         assert scheme.weight_dtype == f"int{scheme.bits}"
+        assert (scheme.group_size or 1) % 32 == 0, "packing and kernels go by 32 columns"
         assert 0 <= (scheme.zero_point or 0) <= (scheme.max_code or 0) < 2 ** (scheme.bits or 0)
     else:
         assert integer_fields == (None,) * 4

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlcbuild.quant.pack import unpack_codes, unpack_lanes
+from mlcbuild.spec.layout import LAYOUTS
 from mlcbuild.weights.reader import open_params
 
 Array = npt.NDArray[np.float64]
@@ -28,7 +29,7 @@ def _weights(bundle: Path, zero_point: int) -> dict[str, Array]:
             plain[name] = values.astype(np.float64)
             continue
         rows = values.shape[0] * values.shape[2]
-        codes = unpack_codes(values, rows).astype(np.float64) - zero_point
+        codes = unpack_codes(values, rows, LAYOUTS[params.layout]).astype(np.float64) - zero_point
         scales = unpack_lanes(params.read(stem + "q_scale"), rows).astype(np.float64)
         plain[stem + "weight"] = codes * np.repeat(scales, GROUP, axis=1)
     return plain

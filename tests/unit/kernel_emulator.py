@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 _DRIVER = Path(__file__).with_name("kernel_driver.c")
 _COMPILE = ("-std=c11", "-O1", "-ffreestanding", "-fno-builtin", "-fno-stack-protector", "-Wall")
 _WORDS = 8  # of the header, and of a tensor in it
-_CODES = {"i": 0, "u": 1, "f": 2}  # of DLPack, by numpy's kind
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}  # of DLPack
 
 
 def find_qemu() -> str | None:
@@ -53,7 +53,7 @@ class Emulator(ABC):
                 size += -(-array.nbytes // 64) * 64
             record[:4] = (
                 places[array.ctypes.data],
-                _CODES[array.dtype.kind],
+                _CODES[array.dtype.name.rstrip("0123456789")],
                 array.dtype.itemsize * 8,
                 array.ndim,
             )

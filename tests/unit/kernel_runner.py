@@ -16,6 +16,7 @@ from mlcbuild.kernels.cpu import families
 from mlcbuild.kernels.cpu.set import CpuKernels
 from mlcbuild.kernels.cpu.tiles import Tiles
 from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.weights.dtypes import numpy_dtype
 from tests.unit import kernel_emulator
 
 VARIANTS = families.X86  # run where this machine has them
@@ -49,6 +50,13 @@ class Compiled:
         ]
         self.call(name, [*arrays, *results])
         return results
+
+
+def as_tensor(array: Array) -> Any:
+    """The array itself as TVM's tensor; a copy of bfloat16, which numpy cannot hand over."""
+    if array.dtype == numpy_dtype("bfloat16"):
+        return tvm.runtime.tensor(array)
+    return tvm.runtime.from_dlpack(array)
 
 
 def aligned(array: Array) -> Array:
@@ -115,7 +123,7 @@ def compile_kernels(variant: Capabilities, chosen: Kernels, tiles: Tiles | None 
         )
 
     def call(name: str, arrays: Sequence[Array]) -> None:
-        library[name](*(tvm.runtime.from_dlpack(array) for array in arrays))
+        library[name](*(as_tensor(array) for array in arrays))
 
     return Compiled(call)
 

@@ -20,7 +20,7 @@ from mlcbuild.spec.attention import AttentionSpec
 from mlcbuild.spec.limits import Limits
 from mlcbuild.targets.registry import get_target
 from mlcbuild.targets.target import Variant
-from tests.unit.kernel_runner import Array, aligned
+from tests.unit.kernel_runner import Array, aligned, as_tensor
 
 TARGET = get_target("linux-x86_64-cpu")
 LIMITS = Limits(context_window_size=64, prefill_chunk_size=16, max_batch_size=4)
@@ -137,7 +137,7 @@ class PlanRunner:
                 assert offset + nbytes <= function["arena_bytes"]
                 part = self._arena[offset : offset + nbytes]
                 tensors.append(part.view(TABLE_DTYPES[dtype]).reshape(dims))
-        views = [tvm.runtime.from_dlpack(tensor) for tensor in tensors]
+        views = [as_tensor(tensor) for tensor in tensors]
         for kernel, args in function["calls"]:
             actual = [views[ref] if kind == "t" else sizes[ref] for kind, ref in args]
             self._kernels[kernel](*actual)

@@ -25,8 +25,11 @@ from mlcbuild.kernels.cpu.families import (
 )
 from mlcbuild.kernels.cpu.set import CpuKernels
 from mlcbuild.kernels.cpu.tiles import RowsTile, RowTile, Tiles
+from mlcbuild.quant import pack
 from mlcbuild.spec.capabilities import Capabilities
-from mlcbuild.spec.layout import padded
+from mlcbuild.spec.layout import LAYOUTS, padded
+from mlcbuild.spec.scheme import QuantScheme
+from mlcbuild.weights.dtypes import numpy_dtype
 from tests.unit.kernel_runner import (
     EMULATED,
     VARIANTS,
@@ -41,6 +44,8 @@ from tests.unit.kernel_runner import (
 
 ROWS = (1, 3, 8, 37)
 INT4: dict[str, Any] = {"group_size": 32, "scale_dtype": "float16", "zero_point": 7}
+INT8 = {**INT4, "zero_point": 128}
+INT3 = {**INT4, "zero_point": 3}
 WIDE = {"group_size": 128, "scale_dtype": "float32", "zero_point": 8}
 BOTH = {"bias": True, "residual": True}
 GQA3 = {"heads": 9, "kv_heads": 3, "head_dim": 64, "page_size": 16}
@@ -53,25 +58,36 @@ LINEAR: dict[str, tuple[str, dict[str, Any]]] = {
         "linear_int4_float",
         dict(out_features=100, in_features=100, **INT4, **BOTH),
     ),
+    "int8": ("linear_int8", dict(out_features=48, in_features=200, **{**INT8, "group_size": 64})),
+    "int3": ("linear_int3", dict(out_features=48, in_features=100, **INT3)),
+    "int8_float": ("linear_int8_float", dict(out_features=32, in_features=100, **INT8)),
+    "int3_float": ("linear_int3_float", dict(out_features=32, in_features=100, **INT3)),
     "dense": ("linear_dense", {"out_features": 64, "in_features": 576, "weight_dtype": "float32"}),
     "dense_ragged": (
         "linear_dense",
         dict(out_features=100, in_features=100, weight_dtype="float16", **BOTH),
     ),
+    "dense_bf16": (
+        "linear_dense",
+        {"out_features": 32, "in_features": 100, "weight_dtype": "bfloat16"},
+    ),
 }
 INTEGER = ("int4", "int4_wide", "int4_ragged")
 # What some variants have of their own; the rest is that of the variants that run everything.
 OWN = {
-    "avxvnni": INTEGER,
-    "avx512": ("int4", "int4_ragged"),
-    "amx": INTEGER,
-    "neon": ("int4", "int4_ragged"),
-    "i8mm": ("int4", "int4_ragged"),
-    "relaxed": ("int4", "int4_ragged", "dense_ragged"),
+    "avxvnni": (*INTEGER, "int8", "int3"),
+    "avx512": ("int4", "int4_ragged", "int8"),
+    "amx": (*INTEGER, "int8", "int3"),
+    "neon": ("int4", "int8"),
+    "i8mm": ("int4", "int8"),
+    "relaxed": ("int4", "int8", "dense_ragged"),
 }
 EVERYTHING = (AVX2, AVX512_VNNI, DOTPROD, SIMD128)
 # Left out where compiling and emulating takes longer than it tells.
-NOT_EMULATED = {"int4_wide", "float_ragged", "dense", "attention", "attention_int8", "rope"}
+NOT_EMULATED = {
+    *("int4_wide", "float_ragged", "int8_float", "int3_float", "dense"),
+    *("attention", "attention_int8", "rope"),
+}
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     **LINEAR,
     "attention": ("paged_attention", {**GQA3, "kv_dtype": "float16", "scale": 0.125}),
@@ -82,12 +98,14 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
         "linear_dense",
         {"out_features": 1 << 16, "in_features": 1, "weight_dtype": "float16"},
     ),
-    "embedding_int4": ("embedding_int4", dict(vocab_size=100, hidden_size=100, **INT4)),
-    "embedding_dense": (
-        "embedding_dense",
-        {"vocab_size": 100, "hidden_size": 37, "weight_dtype": "float16"},
-    ),
 }
+EMBEDDED = {"int4": INT4, "int8": INT8, "int3": INT3}
+for kind, numbers in EMBEDDED.items():
+    table = {"vocab_size": 100, "hidden_size": 101, **numbers}
+    KERNELS[f"embedding_{kind}"] = (f"embedding_{kind}", table)
+for dtype in ("float16", "bfloat16"):
+    table = {"vocab_size": 100, "hidden_size": 37, "weight_dtype": dtype}
+    KERNELS[f"embedding_{dtype}"] = ("embedding_dense", table)
 for size in (37, 576):
     KERNELS |= {
         f"quantize_{size}": ("quantize_rows", {"in_features": size}),
@@ -146,38 +164,37 @@ def quantized(x: Array) -> tuple[Array, Array, Array]:
     return codes.reshape(n, -1), (absmax / np.float32(127))[..., 0], sums
 
 
-def packed_int4(
+def packed_codes(
     rng: np.random.Generator,
+    bits: int,
     out_features: int,
     in_features: int,
     group_size: int,
     scale_dtype: str,
     zero_point: int,
 ) -> tuple[Array, Array, Array]:
-    """Random packed codes and scales in the i4x16 layout, and the weight [O,K] they stand for."""
-    rows, columns = padded(out_features, 16), padded(in_features, group_size)
-    codes = rng.integers(0, 16, (rows, columns))
-    codes[out_features:] = zero_point
+    """Random packed codes and scales in the layout of ``bits``, and the weight [O,K] they mean.
+
+    Output 0 has the highest code everywhere.
+    """
+    columns = padded(in_features, group_size)
+    codes = rng.integers(0, 2**bits, (out_features, columns))
+    codes[0] = 2**bits - 1
     codes[:, in_features:] = zero_point
-    scales = (rng.random((rows, columns // group_size)) * 0.02).astype(scale_dtype)
-    scales[out_features:] = 0
+    scales = rng.random((out_features, columns // group_size)) * 0.32 / 2**bits
+    scales = scales.astype(scale_dtype)
     weight = (codes - zero_point) * np.repeat(scales.astype("float64"), group_size, axis=1)
-    nibbles = codes.astype("uint32").reshape(rows, columns // 8, 2, 4)
-    shifts = np.array([[0, 8, 16, 24], [4, 12, 20, 28]], "uint32")
-    words = np.bitwise_or.reduce(nibbles << shifts, axis=(2, 3)).astype("uint32").view("int32")
-
-    def blocked(matrix: Array) -> Array:
-        blocks: Array = matrix.reshape(rows // 16, 16, -1).transpose(0, 2, 1)
-        return blocks
-
-    return blocked(words), blocked(scales), weight[:out_features, :in_features]
+    layout = LAYOUTS[f"i{bits}x16"]
+    scheme = QuantScheme("", 1, "", layout.weight_dtype, bits=bits, zero_point=zero_point)
+    words = pack.pack_codes(codes.astype("uint8"), layout, scheme)
+    return words, pack.pack_lanes(scales, layout), weight[:, :in_features]
 
 
 def packed_dense(
     rng: np.random.Generator, out_features: int, in_features: int, weight_dtype: str
 ) -> tuple[Array, Array]:
-    """A random weight in the f16x16 / f32x16 layout, and the weight [O,K]."""
-    weight = np.zeros((padded(out_features, 16), in_features), weight_dtype)
+    """A random weight in the layout of its dtype, and the weight [O,K]."""
+    weight = np.zeros((padded(out_features, 16), in_features), numpy_dtype(weight_dtype))
     weight[:out_features] = normal(rng, out_features, in_features) * 0.1
     blocked = weight.reshape(-1, 16, in_features).transpose(0, 2, 1)
     return blocked, weight[:out_features].astype("float64")
@@ -192,14 +209,17 @@ def linear_case(
     x = normal(rng, n, in_features)
     if n > 1:
         x[1] = 0
+        x[n - 1] = 1  # products with the highest codes are as large as they get
     if builder == "linear_dense":
         w, weight = packed_dense(rng, out_features, in_features, arguments["weight_dtype"])
         weights = [w]
     else:
-        w, s, weight = packed_int4(rng, out_features, in_features, *(arguments[k] for k in INT4))
+        bits = int(builder.removeprefix("linear_int").removesuffix("_float"))
+        numbers = (arguments[k] for k in INT4)
+        w, s, weight = packed_codes(rng, bits, out_features, in_features, *numbers)
         weights = [w, s]
     activations = [x]
-    if builder == "linear_int4":
+    if builder in ("linear_int3", "linear_int4", "linear_int8"):
         codes, scales, sums = quantized(x)
         activations = [codes, scales, sums]
         x = (codes.reshape(n, -1, 32) * scales[..., None].astype("float64")).reshape(n, -1)
@@ -333,12 +353,14 @@ def test_add_and_take(compiled: Compiled, rng: np.random.Generator, size: int, n
 def test_embedding(compiled: Compiled, rng: np.random.Generator, n: int) -> None:
     ids = rng.integers(0, 100, n).astype("int32")
     ids[0] = 99
-    w, s, weight = packed_int4(rng, 100, 100, *INT4.values())
-    [y] = compiled.run("embedding_int4", [ids, w, s], ((n, 100), "float32"))
-    np.testing.assert_array_equal(y, weight[ids].astype("float32"))
-    w, weight = packed_dense(rng, 100, 37, "float16")
-    [y] = compiled.run("embedding_dense", [ids, w], ((n, 37), "float32"))
-    np.testing.assert_array_equal(y, weight[ids].astype("float32"))
+    for kind, numbers in EMBEDDED.items():
+        w, s, weight = packed_codes(rng, int(kind[3:]), 100, 101, *numbers.values())
+        [y] = compiled.run(f"embedding_{kind}", [ids, w, s], ((n, 101), "float32"))
+        np.testing.assert_array_equal(y, weight[ids].astype("float32"))
+    for dtype in ("float16", "bfloat16"):
+        w, weight = packed_dense(rng, 100, 37, dtype)
+        [y] = compiled.run(f"embedding_{dtype}", [ids, w], ((n, 37), "float32"))
+        np.testing.assert_array_equal(y, weight[ids].astype("float32"))
 
 
 @pytest.mark.parametrize(
@@ -422,7 +444,7 @@ def test_better_instructions_give_the_same_bits(
 ) -> None:
     for variant in pair:
         skip_unless_runnable(variant)
-    for name in ("int4", "int4_ragged"):
+    for name in ("int4", "int8"):
         activations, weights, extra, expected = linear_case(rng, name, 50)
         inputs = [*activations, *weights, *extra]
         first, second = (
@@ -461,6 +483,8 @@ def test_shapes_that_no_kernel_serves_are_refused() -> None:
         kernels.paged_attention(9, 3, 62, 16, "float16", 0.125)
     with pytest.raises(InternalError, match="multiple"):
         kernels.linear_int4(64, 64, 40, "float16", 7)
+    with pytest.raises(InternalError, match="the zero point 127"):
+        kernels.linear_int8(64, 64, 32, "float16", 127)
     with pytest.raises(InternalError, match="rotary_dim"):
         kernels.rope_append(9, 3, 64, 80, 16, "float16")
     with pytest.raises(InternalError, match="dtype 'int4'"):

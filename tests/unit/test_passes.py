@@ -460,7 +460,12 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-KINDS = (("avx512vnni", "q4f16_1"), ("avx2-float", "q4f32_1"), ("avx2", "q0f16"))
+KINDS = (
+    ("avx512vnni", "q4f16_1"),
+    ("avx2-float", "q4f32_1"),
+    ("avx2", "q0f16"),
+    ("amx", "q8f16_1"),
+)
 
 
 @pytest.mark.parametrize(

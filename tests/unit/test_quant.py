@@ -19,12 +19,15 @@ from mlcbuild.quant import dense, groupwise, pack
 from mlcbuild.quant.quantize import layout_of, pack_params, quantize_checkpoint
 from mlcbuild.quant.schemes import get_scheme, scheme_names
 from mlcbuild.sources.checkpoint import open_checkpoint
-from mlcbuild.spec.layout import F16X16, I4X16
+from mlcbuild.spec.layout import F16X16, I3X16, I4X16, I8X16, Layout
+from mlcbuild.spec.scheme import QuantScheme
+from mlcbuild.weights.dtypes import numpy_dtype
 from mlcbuild.weights.mapping import read_param
 from mlcbuild.weights.reader import open_params
 from tests.unit.tiny_checkpoint import random_tensors, save_folder
 
 Q4 = get_scheme("q4f16_1")
+Q8, Q3 = get_scheme("q8f16_1"), get_scheme("q3f16_g32")
 ABSMAX = dataclasses.replace(Q4, scale_rule="absmax")
 
 
@@ -35,13 +38,23 @@ def _weights(rows: int = 48, columns: int = 160, seed: int = 0) -> npt.NDArray[n
     return values
 
 
-def _error(weight: npt.NDArray[Any], quantized: groupwise.Quantized) -> float:
-    difference = groupwise.dequantize(quantized, Q4) - weight
+def _error(
+    weight: npt.NDArray[Any], quantized: groupwise.Quantized, scheme: QuantScheme = Q4
+) -> float:
+    difference = groupwise.dequantize(quantized, scheme) - weight
     return float((difference**2).sum() / (weight**2).sum())
 
 
 def test_scheme_names_and_suggestion() -> None:
-    assert scheme_names() == ("q0f32", "q0f16", "q4f16_1", "q4f32_1")
+    assert scheme_names() == (
+        "q0f32",
+        "q0f16",
+        "q0bf16",
+        "q8f16_1",
+        "q4f16_1",
+        "q4f32_1",
+        "q3f16_g32",
+    )
     with pytest.raises(RecipeError, match="no quantization scheme named 'q4f16'") as caught:
         get_scheme("q4f16")
     assert "q4f16_1" in (caught.value.hint or "")
@@ -63,6 +76,21 @@ def test_search_is_a_third_better_than_absmax() -> None:
     searched = groupwise.quantize(weight, Q4)
     assert searched.codes.max() == 15
     assert _error(weight, searched) < 0.71 * _error(weight, groupwise.quantize(weight, ABSMAX))
+
+
+@pytest.mark.parametrize(("scheme", "gain"), [(Q8, 0.82), (Q3, 0.53)], ids=["q8", "q3"])
+def test_search_at_other_bits_is_better_than_absmax(scheme: QuantScheme, gain: float) -> None:
+    """Against scale = max|w| / M, M being the highest code on the shorter side."""
+    weight = _weights(256, 512)
+    searched = groupwise.quantize(weight, scheme)
+    zero_point, max_code = scheme.zero_point or 0, scheme.max_code or 0
+    assert (searched.codes.min(), searched.codes.max()) == (0, max_code)
+    short = min(zero_point, max_code - zero_point)
+    published = dataclasses.replace(
+        scheme, scale_rule="absmax", zero_point=short, max_code=2 * short
+    )
+    absmax = _error(weight, groupwise.quantize(weight, published), published)
+    assert _error(weight, searched, scheme) < gain * absmax
 
 
 def test_search_is_never_worse_in_any_group() -> None:
@@ -88,6 +116,14 @@ def test_search_finds_exact_scales() -> None:
     np.testing.assert_array_equal(groupwise.dequantize(groupwise.quantize(weight, Q4), Q4), weight)
 
 
+def test_search_finds_exact_scales_of_bytes() -> None:
+    generator = np.random.default_rng(2)
+    weight = generator.integers(-128, 128, (32, 64)).astype(np.float32)
+    weight[:, ::32] = -128
+    weight *= np.where(np.arange(32) % 2, np.float32(-0.125), np.float32(0.25))[:, None]
+    np.testing.assert_array_equal(groupwise.dequantize(groupwise.quantize(weight, Q8), Q8), weight)
+
+
 @pytest.mark.parametrize("scheme", [Q4, ABSMAX, get_scheme("q4f32_1")])
 def test_zero_groups_and_tiny_values(scheme: Any) -> None:
     weight = _weights(4, 96)
@@ -111,18 +147,27 @@ def test_ragged_last_group_holds_the_zero_point() -> None:
     np.testing.assert_array_equal(alone.codes[:, :16], quantized.codes[:, 160:176])
 
 
-def test_result_is_the_same_everywhere() -> None:
+@pytest.mark.parametrize(
+    ("scheme", "expected"),
+    [
+        (Q4, "bc5cfb8ccbd63e24d9675da09efa1da2fefd43f244f5060da6986ac7daceba42"),
+        (Q8, "42054d09de11613d6757863ae8e1a1d0d89871f22214adebc1068bd33a314436"),
+        (Q3, "f546615a4b151bf53f651a3c487110587565c2003db524a595cece61e9aeebf6"),
+    ],
+    ids=["q4", "q8", "q3"],
+)
+def test_result_is_the_same_everywhere(scheme: QuantScheme, expected: str) -> None:
     """Neither chunks nor threads matter, and the bytes are the same on every CPU."""
     generator = np.random.Generator(np.random.PCG64(7))
     weight = (generator.integers(-(2**20), 2**20, (300, 320)) / 2**22).astype(np.float32)
-    alone = groupwise.quantize(weight, Q4)
-    threaded = groupwise.quantize(weight, Q4, threads=2)
-    row = groupwise.quantize(weight[17:18], Q4)
+    alone = groupwise.quantize(weight, scheme)
+    threaded = groupwise.quantize(weight, scheme, threads=2)
+    row = groupwise.quantize(weight[17:18], scheme)
     np.testing.assert_array_equal(alone.codes, threaded.codes)
     np.testing.assert_array_equal(alone.scales, threaded.scales)
     np.testing.assert_array_equal(alone.codes[17:18], row.codes)
     digest = hashlib.sha256(alone.codes.tobytes() + alone.scales.tobytes()).hexdigest()
-    assert digest == "bc5cfb8ccbd63e24d9675da09efa1da2fefd43f244f5060da6986ac7daceba42"
+    assert digest == expected
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -148,22 +193,45 @@ def test_values_beyond_float16() -> None:
         dense.convert(weight, "float16", "w")
 
 
-def test_packing_round_trips() -> None:
-    codes = np.random.default_rng(3).integers(0, 16, (40, 96)).astype(np.uint8)
-    words = pack.pack_nk(codes)
-    assert words.shape == (40, 12)
-    assert words[3, 2] == sum(int(codes[3, 16 + k]) << (4 * k) for k in range(8))
-    np.testing.assert_array_equal(pack.unpack_nk(words), codes)
+def _bits_of(words: npt.NDArray[Any]) -> str:
+    """All bits of int32 or uint32 words, the lowest first."""
+    return "".join(format(int(word) & 0xFFFFFFFF, "032b")[::-1] for word in words)
 
-    packed = pack.pack_codes(codes, I4X16, Q4)
-    assert packed.shape == (3, 12, 16)
-    word = int(packed[1, 2, 5]) & 0xFFFFFFFF
-    for byte in range(4):
-        assert (word >> (8 * byte)) & 15 == codes[21, 16 + byte]
-        assert (word >> (8 * byte + 4)) & 15 == codes[21, 20 + byte]
-    np.testing.assert_array_equal(pack.unpack_codes(packed, 40), codes)
-    assert (pack.unpack_codes(packed, 48)[40:] == 7).all()
 
+def _places(layout: Layout, t: int) -> list[tuple[int, int]]:
+    """Where the bits of column 4t + j lie, the lowest first: (word, bit of byte j)."""
+    if layout is I8X16:
+        return [(t, bit) for bit in range(8)]
+    if layout is I4X16:
+        return [(t // 2, 4 * (t % 2) + bit) for bit in range(4)]
+    if t < 6:
+        return [(t // 2, 3 * (t % 2) + bit) for bit in range(3)]
+    return [(t - 6, 6), (t - 6, 7), (2, t)]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "layout"), [(Q3, I3X16), (Q4, I4X16), (Q8, I8X16)], ids=["q3", "q4", "q8"]
+)
+def test_codes_are_packed_as_documented(scheme: QuantScheme, layout: Layout) -> None:
+    bits = scheme.bits or 0
+    codes = np.random.default_rng(3).integers(0, 2**bits, (40, 96)).astype(np.uint8)
+    words = pack.pack_nk(codes, bits)
+    assert words.shape == (40, 3 * bits)
+    assert _bits_of(words[3]) == "".join(format(code, f"0{bits}b")[::-1] for code in codes[3])
+    np.testing.assert_array_equal(pack.unpack_nk(words, bits), codes)
+
+    packed = pack.pack_codes(codes, layout, scheme)
+    assert packed.shape == (3, 3 * bits, 16)
+    group = [_bits_of(packed[1, word : word + 1, 5]) for word in range(bits, 2 * bits)]
+    for column in range(32):
+        places = _places(layout, column // 4)
+        found = "".join(group[word][8 * (column % 4) + bit] for word, bit in places)
+        assert int(found[::-1], 2) == codes[21, 32 + column]
+    np.testing.assert_array_equal(pack.unpack_codes(packed, 40, layout), codes)
+    assert (pack.unpack_codes(packed, 48, layout)[40:] == scheme.zero_point).all()
+
+
+def test_lanes_round_trip() -> None:
     values = _weights(40, 24).astype(np.float16)
     lanes = pack.pack_lanes(values, F16X16)
     assert lanes.shape == (3, 24, 16)
@@ -187,17 +255,19 @@ def test_checkpoint_to_params(tmp_path: Path, name: str) -> None:
             assert params.tensors[rule.name].layout == "raw"
         elif not scheme.is_integer:
             values = pack.unpack_lanes(params.read(rule.name), rule.shape[0])
-            np.testing.assert_array_equal(values, exact.astype(scheme.weight_dtype))
+            np.testing.assert_array_equal(values, exact.astype(numpy_dtype(scheme.weight_dtype)))
         else:
             stem = rule.name.removesuffix("weight")
             assert stored.index(stem + "q_scale") == stored.index(stem + "q_weight") + 1
             quantized = groupwise.Quantized(
-                pack.unpack_codes(params.read(stem + "q_weight"), rule.shape[0]),
+                pack.unpack_codes(params.read(stem + "q_weight"), rule.shape[0], layout_of(scheme)),
                 pack.unpack_lanes(params.read(stem + "q_scale"), rule.shape[0]),
                 rule.shape[1],
             )
             assert quantized.scales.dtype == scheme.scale_dtype
-            assert _error(exact, quantized) < 0.008
+            assert (
+                _error(exact, quantized, scheme) < {3: 0.032, 4: 0.008, 8: 3e-5}[scheme.bits or 0]
+            )
     assert params.layout == layout_of(scheme).id
 
 

@@ -99,9 +99,18 @@ def load(buffer: Buffer, *where: Expr, lanes: int = 1) -> Expr:
 
 
 def load_f32(buffer: Buffer, *where: Expr, lanes: int = 1) -> Expr:
-    """As load, converted to float32."""
+    """As load, converted to float32.
+
+    bfloat16 is the upper half of a float32, and converted as that: TVM's own cast of a loaded
+    vector takes the bits for an integer.
+    """
     at = (*where[:-1], span(where[-1], lanes))
-    return T.bind(buffer[at].astype(vector_type("float32", lanes)))
+    value = buffer[at]
+    if str(buffer.dtype) == "bfloat16":
+        halves = T.reinterpret(vector_type("uint16", lanes), value)
+        wide = halves.astype(vector_type("uint32", lanes)) << splat(T.uint32(16), lanes)
+        return T.bind(T.reinterpret(vector_type("float32", lanes), wide))
+    return T.bind(value.astype(vector_type("float32", lanes)))
 
 
 def store(buffer: Buffer, value: Expr, *where: Expr, lanes: int = 1) -> None:

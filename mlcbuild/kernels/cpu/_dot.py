@@ -14,9 +14,9 @@ _ARCHITECTURES = {
 }
 
 
-def int8_dot(capabilities: Capabilities) -> Int8Dot:
-    """How an instruction set computes dot products of codes with int8 activations."""
+def int8_dot(capabilities: Capabilities, bits: int) -> Int8Dot:
+    """How an instruction set computes dot products of ``bits`` wide codes with activations."""
     choose = _ARCHITECTURES.get(capabilities.architecture)
     if choose is None:
         raise InternalError(f"no int8 dot product for {capabilities.architecture!r}")
-    return choose(capabilities)
+    return choose(capabilities, bits)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlcbuild.errors import InternalError
 from mlcbuild.kernels.cpu._builder import Expr, i32, keep, splat
-from mlcbuild.kernels.cpu._int8_dot import GroupOperands, Int8Dot, SteppedDot
+from mlcbuild.kernels.cpu._int8_dot import GroupOperands, HalvedCodes, Int8Dot, SteppedDot
 from mlcbuild.kernels.cpu._vector import intrinsic, lanes_of
 from mlcbuild.spec.capabilities import Capabilities
 
@@ -15,7 +18,7 @@ _LANES = 4
 
 
 class _Neon(SteppedDot):
-    """Products added in 16 bits, one for each column of four: 8 steps of 15 * 127 fit."""
+    """Products of 4-bit codes, added in 16 bits, one for each column of four: 8 steps fit."""
 
     def start(self, initial: Expr) -> Expr:
         return T.Broadcast(T.int16(0), 4 * self.lanes)
@@ -44,6 +47,21 @@ class _DotProduct(SteppedDot):
         """As a lane of 16 neighbours, which the instruction takes without a broadcast."""
         sixteen = operands.load(row, column // 16 * 16, 16)
         return tirx.Shuffle([T.reinterpret("int32x4", sixteen)], [column % 16 // 4])
+
+
+class _SignedCodes(Int8Dot):
+    """Codes of 8 bits less 128, where the instruction takes signed ones."""
+
+    def __init__(self, dot: Int8Dot) -> None:
+        self._dot = dot
+
+    def group(self, operands: GroupOperands) -> list[list[Expr]]:
+        def signed() -> Iterator[list[Expr]]:
+            for codes in operands.steps():
+                yield [keep(code ^ i32(-0x7F7F7F80, _LANES)) for code in codes]
+
+        initial = [a + b * i32(128) for a, b in zip(operands.initial, operands.sums, strict=True)]
+        return self._dot.group(replace(operands, steps=signed, initial=initial))
 
 
 class _MixedDotProduct(_DotProduct):
@@ -101,10 +119,12 @@ def _output_pairs(low: Expr, high: Expr) -> list[Expr]:
     return [keep(T.reinterpret("int8x16", tirx.Shuffle([low, high], order))) for order in zips]
 
 
-def int8_dot(capabilities: Capabilities) -> Int8Dot:
-    """The dot product of an instruction set."""
+def int8_dot(capabilities: Capabilities, bits: int) -> Int8Dot:
+    """The dot product of an instruction set for codes of ``bits`` bits."""
     if lanes_of(capabilities) != _LANES:
         raise InternalError(f"{capabilities.vector_bits} bits are not a vector of NEON")
     if capabilities.int8_matrix:
         return _MatrixProduct(_MixedDotProduct(_LANES))
-    return (_DotProduct if capabilities.int8_dot else _Neon)(_LANES)
+    if capabilities.int8_dot:
+        return _SignedCodes(_DotProduct(_LANES)) if bits > 7 else _DotProduct(_LANES)
+    return HalvedCodes(_Neon(_LANES), _LANES) if bits > 4 else _Neon(_LANES)

@@ -7,7 +7,8 @@ from tvm.tirx.script import builder as T
 
 from mlcbuild.errors import InternalError
 from mlcbuild.kernels.cpu._builder import Expr, i32, keep, splat
-from mlcbuild.kernels.cpu._int8_dot import STEP, GroupOperands, Int8Dot, SteppedDot
+from mlcbuild.kernels.cpu._codes import STEP
+from mlcbuild.kernels.cpu._int8_dot import GroupOperands, HalvedCodes, Int8Dot, SteppedDot
 from mlcbuild.kernels.cpu._vector import intrinsic, lanes_of
 from mlcbuild.spec.capabilities import Capabilities
 
@@ -65,8 +66,10 @@ def _words(codes: Expr) -> list[Expr]:
     return [keep(T.reinterpret("int16x8", both)) for both in words]
 
 
-def int8_dot(capabilities: Capabilities) -> Int8Dot:
-    """The dot product of an instruction set."""
+def int8_dot(capabilities: Capabilities, bits: int) -> Int8Dot:
+    """The dot product of an instruction set for codes of ``bits`` bits."""
     if lanes_of(capabilities) != _LANES:
         raise InternalError(f"{capabilities.vector_bits} bits are not a vector of WebAssembly")
-    return _Relaxed(_LANES) if capabilities.int8_dot else _Words()
+    if capabilities.int8_dot:
+        return HalvedCodes(_Relaxed(_LANES), _LANES) if bits > 7 else _Relaxed(_LANES)
+    return HalvedCodes(_Words(), _LANES) if bits > 4 else _Words()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm.tirx.script import builder as T
 
 from mlcbuild.kernels.cpu._builder import Expr, splat, vector_type
-from mlcbuild.kernels.cpu._int8_dot import Int8Dot, SteppedDot
+from mlcbuild.kernels.cpu._int8_dot import HalvedCodes, Int8Dot, SteppedDot
 from mlcbuild.kernels.cpu._vector import intrinsic, lanes_of
 from mlcbuild.spec.capabilities import Capabilities
 
@@ -27,7 +27,7 @@ class _Vnni(SteppedDot):
 
 
 class _MultiplyAdd(SteppedDot):
-    """Sums of pairs in 16 bits, where the 8 steps of a group fit: 8 * 2 * 15 * 127 = 30480."""
+    """Sums of pairs in 16 bits, where the 8 steps of 4-bit codes fit: 8 * 2 * 15 * 127 = 30480."""
 
     def start(self, initial: Expr) -> Expr:
         return T.Broadcast(T.int16(0), self.lanes * 2)
@@ -42,6 +42,10 @@ class _MultiplyAdd(SteppedDot):
         return sums + splat(initial, self.lanes)
 
 
-def int8_dot(capabilities: Capabilities) -> Int8Dot:
-    """The dot product of an instruction set."""
-    return (_Vnni if capabilities.int8_dot else _MultiplyAdd)(lanes_of(capabilities))
+def int8_dot(capabilities: Capabilities, bits: int) -> Int8Dot:
+    """The dot product of an instruction set for codes of ``bits`` bits."""
+    lanes = lanes_of(capabilities)
+    if capabilities.int8_dot:
+        return _Vnni(lanes)
+    dot = _MultiplyAdd(lanes)
+    return HalvedCodes(dot, lanes) if bits > 4 else dot

@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlcbuild.kernels.cpu._builder import Buffer, Expr, KernelWriter, index, load, prefetch, store
-from mlcbuild.kernels.cpu._int4 import BLOCK
+from mlcbuild.kernels.cpu._codes import BLOCK
 from mlcbuild.kernels.cpu.tiles import (
     MANY_ROWS,
     RowsTile,
@@ -29,24 +29,27 @@ class OutputVector:
     offset: Expr
 
 
-# Lines of 64 bytes: 32 columns of a block of 16 rows, 8 to an int32.
-GROUP_LINES = 4
-
 # Computes and stores the outputs of some rows times some output vectors, as a tile asks for it.
 TileBody = Callable[[Sequence[Expr], Sequence[OutputVector], RowTile | RowsTile], None]
 
 
 def prefetch_group(
-    weights: Buffer, vectors: Sequence[OutputVector], lanes: int, group: Expr, ahead: int
+    weights: Buffer,
+    vectors: Sequence[OutputVector],
+    lanes: int,
+    group: Expr,
+    lines: int,
+    ahead: int,
 ) -> None:
-    """Ask for the int4 weights of the group of 32 columns that comes ``ahead`` groups later.
+    """Ask for the codes of the group of 32 columns that comes ``ahead`` groups later.
 
-    A group of a block is four cache lines. Nothing for ``ahead`` 0.
+    A group of a block is ``lines`` cache lines, one for each bit of a code. Nothing for ``ahead``
+    0.
     """
     if ahead:
         for vector in vectors[:: BLOCK // lanes]:
-            for line in range(GROUP_LINES):
-                at = (group + index(ahead)) * index(GROUP_LINES) + index(line)
+            for line in range(lines):
+                at = (group + index(ahead)) * index(lines) + index(line)
                 prefetch(weights, vector.block, at, index(0))
 
 

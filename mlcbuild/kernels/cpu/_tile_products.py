@@ -1,4 +1,4 @@
-"""int4 weights times int8 activations for 16 rows and more, by products of AMX tiles."""
+"""Integer weights times int8 activations for 16 rows and more, by products of AMX tiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from mlcbuild.kernels.cpu._builder import (
     Buffer,
     Expr,
     Registers,
-    i32,
     index,
     load,
     load_f32,
@@ -20,7 +19,7 @@ from mlcbuild.kernels.cpu._builder import (
     store,
     vector_type,
 )
-from mlcbuild.kernels.cpu._int4 import BLOCK, LOW_NIBBLES, PACK
+from mlcbuild.kernels.cpu._codes import BLOCK, CodeFormat
 from mlcbuild.kernels.cpu._linear import Outputs, OutputVector
 from mlcbuild.kernels.cpu.quantize import GROUP, QuantizedRows
 from mlcbuild.kernels.cpu.tiles import largest_divisor
@@ -36,7 +35,7 @@ _HALF = TILE_ROWS // 2
 class TileProducts:
     """``y = sum over groups g of dot_g * (s_g * xs_g)``: what the vector kernels sum, bit for bit.
 
-    The arguments of ``linear_int4``, of which there are at least 16 rows. It is worth it from
+    The arguments of ``linear_int``, of which there are at least 16 rows. It is worth it from
     ``tiles.MANY_ROWS`` on: a block's weights are unpacked first, and rows are computed 16 at a
     time; below, a vector kernel is faster.
     """
@@ -45,6 +44,7 @@ class TileProducts:
     w: Buffer
     s: Buffer
     out: Outputs
+    code: CodeFormat
     group_size: int
     zero_point: int
 
@@ -73,14 +73,20 @@ class TileProducts:
             tiles.release()
 
     def _unpack(self, block: Expr, codes: Buffer) -> None:
-        """``code - zero_point`` of a block as RIGHT tiles, one behind another."""
-        lanes = vector_type("int8", _STEP)
-        with T.serial(index(self._groups * GROUP // PACK)) as pack:
-            packed = load(self.w, block, pack, index(0), lanes=BLOCK)
-            for half in range(2):
-                nibbles = (packed >> i32(4 * half, BLOCK)) & i32(LOW_NIBBLES, BLOCK)
-                signed = T.reinterpret(lanes, nibbles) - splat(T.int8(self.zero_point), _STEP)
-                at = (pack * index(2) + index(half)) * index(_STEP)
+        """``code - zero_point`` of a block as RIGHT tiles, one behind another.
+
+        The difference is an int8 for every format: of 8-bit codes the zero point is 128.
+        """
+        steps = len(self.code.steps)
+        zero = splat(T.uint8(self.zero_point), _STEP)
+        with T.serial(index(self._groups * self.code.packs)) as pack:
+            words = self.code.load_pack(self.w, block, pack, index(0), BLOCK)
+            for step in range(steps):
+                unsigned = T.reinterpret(
+                    vector_type("uint8", _STEP), self.code.step(words, step, BLOCK)
+                )
+                signed = T.reinterpret(vector_type("int8", _STEP), unsigned - zero)
+                at = (pack * index(steps) + index(step)) * index(_STEP)
                 store(codes, signed, at, lanes=_STEP)
 
     def _write_tile(self, tiles: Tiles, codes: Buffer, first: Expr, block: Expr) -> None:

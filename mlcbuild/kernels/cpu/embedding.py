@@ -15,51 +15,58 @@ from mlcbuild.kernels.cpu._builder import (
     index,
     keep,
     kernel,
-    load,
     splat,
     store,
 )
+from mlcbuild.kernels.cpu._codes import BLOCK, STEP, code_format, code_weight
 from mlcbuild.kernels.cpu._floats import Floats
-from mlcbuild.kernels.cpu._int4 import BLOCK, PACK, int4_weight, nibble_shift
 from mlcbuild.spec.capabilities import Capabilities
 
 
 @cache
-def embedding_int4(
+def embedding_int(
     capabilities: Capabilities,
+    bits: int,
     vocab_size: int,
     hidden_size: int,
     group_size: int,
     scale_dtype: str,
     zero_point: int,
 ) -> tirx.PrimFunc:
-    """``(ids i32[n], w i32[NB,Hw/8,16], s[NB,Hw/group,16]) -> f32[n,H]``."""
-    # Plain 8-lane code on all devices: the table is read one row at a time.
-    floats = Floats(capabilities)
-    with kernel("embedding_int4") as writer:
+    """``(ids i32[n], w i32[NB,Hw*bits/32,16], s[NB,Hw/group,16]) -> f32[n,H]``."""
+    # Plain 4-lane code on all devices: the table is read one row at a time.
+    code, floats = code_format(bits), Floats(capabilities)
+    with kernel(f"embedding_int{bits}") as writer:
         rows = dynamic("n")
         ids = writer.arg("ids", (rows,), "int32")
-        w, s = int4_weight(writer, vocab_size, hidden_size, group_size, scale_dtype)
+        w, s = code_weight(
+            writer, bits, vocab_size, hidden_size, group_size, scale_dtype, zero_point
+        )
         y = writer.arg("y", (rows, hidden_size), "float32")
-        # The 8 columns of an int32, in order: the low nibbles, then the high ones.
-        shifts = T.Shuffle([i32(nibble_shift(k)) for k in range(PACK)], list(range(PACK)))
 
-        def expand(row: Expr, block: Expr, lane: Expr, pack: Expr) -> Expr:
-            code = splat(load(w, block, pack, lane), PACK) >> shifts & i32(15, PACK)
-            group = pack // index(group_size // PACK)
-            scale = splat(floats.load(s, block, group, lane), PACK)
-            return keep((code - i32(zero_point, PACK)).astype("float32x8") * scale)
+        def embed_pack(row: Expr, block: Expr, lane: Expr, pack: Expr, columns: int) -> None:
+            words = code.load_pack(w, block, pack, lane, 1)
+            group = pack * index(code.columns) // index(group_size)
+            scale = splat(floats.load(s, block, group, lane), STEP)
+            for first in range(0, columns, STEP):
+                codes = code.step_of_lane(words, first // STEP)
+                values = keep((codes - i32(zero_point, STEP)).astype("float32x4") * scale)
+                start = pack * index(code.columns) + index(first)
+                if first + STEP <= columns:
+                    store(y, values, row, start, lanes=STEP)
+                else:
+                    for i in range(columns - first):
+                        store(y, tirx.Shuffle([values], [i]), row, start + index(i))
 
         def embed_row(row: Expr) -> None:
             token = T.bind(ids[row].astype("int64"))
             block, lane = token // index(BLOCK), token % index(BLOCK)
-            with T.serial(index(hidden_size // PACK)) as pack:
-                values = expand(row, block, lane, pack)
-                store(y, values, row, pack * index(PACK), lanes=PACK)
-            for column in range(hidden_size // PACK * PACK, hidden_size):
-                pack = index(column // PACK)
-                values = expand(row, block, lane, pack)
-                store(y, tirx.Shuffle([values], [column % PACK]), row, index(column))
+            full, rest = divmod(hidden_size, code.columns)
+            if full:
+                with T.serial(index(full)) as pack:
+                    embed_pack(row, block, lane, pack, code.columns)
+            if rest:
+                embed_pack(row, block, lane, index(full), rest)
 
         for_rows(rows, embed_row)
     return writer.func

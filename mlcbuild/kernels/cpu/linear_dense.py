@@ -1,4 +1,4 @@
-"""Linear layers with float16 or float32 weights: ``y = x w^T [+ bias] [+ residual]``."""
+"""Linear layers with float16, bfloat16 or float32 weights: ``y = x w^T [+ bias] [+ residual]``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mlcbuild.kernels.cpu._builder import (
     prefetch,
     splat,
 )
+from mlcbuild.kernels.cpu._codes import BLOCK
 from mlcbuild.kernels.cpu._floats import Floats
-from mlcbuild.kernels.cpu._int4 import BLOCK
-from mlcbuild.kernels.cpu._linear import GROUP_LINES, Outputs, OutputVector, for_steps
+from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, for_steps
 from mlcbuild.kernels.cpu._vector import lanes_of
 from mlcbuild.kernels.cpu.tiles import RowsTile, RowTile, Tiles
 from mlcbuild.spec.capabilities import Capabilities
@@ -28,6 +28,9 @@ from mlcbuild.spec.layout import padded
 
 # Columns summed before their sum is added to the total: shorter chains lose fewer bits.
 _CHUNK = 32
+
+# Lines of 64 bytes for each group that a tile asks for ahead: that of 4-bit codes.
+_GROUP_LINES = 4
 
 # Columns of one turn of the innermost loop.
 _UNROLL = 8
@@ -63,7 +66,7 @@ def linear_dense(
             sums.clear()
 
             line = 1 if weight_dtype == "float32" else 2  # columns of a block in 64 bytes
-            ahead = size.ahead * GROUP_LINES * line
+            ahead = size.ahead * _GROUP_LINES * line
 
             def add_columns(totals: Registers, start: Expr, columns: int) -> None:
                 for i in range(columns):

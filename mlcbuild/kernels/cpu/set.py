@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partialmethod
 
 from tvm import tirx
 
@@ -11,11 +12,11 @@ from mlcbuild.kernels.cpu import (
     elementwise,
     embedding,
     linear_dense,
-    linear_int4,
+    linear_int,
     norm,
     rope,
 )
-from mlcbuild.kernels.cpu import linear_int4_float as linear_float
+from mlcbuild.kernels.cpu import linear_int_float as linear_float
 from mlcbuild.kernels.cpu import quantize as quantize_module
 from mlcbuild.kernels.cpu.tiles import Tiles, default_tiles
 from mlcbuild.spec.capabilities import Capabilities
@@ -55,8 +56,9 @@ class CpuKernels:
         """``(x f32[n,K]) -> (xq i8[n,Kp], xs f32[n,G], xz i32[n,G])``: int8 activations."""
         return quantize_module.quantize_rows(self.capabilities, in_features)
 
-    def linear_int4(
+    def _linear_int(
         self,
+        bits: int,
         out_features: int,
         in_features: int,
         group_size: int,
@@ -65,24 +67,17 @@ class CpuKernels:
         bias: bool = False,
         residual: bool = False,
     ) -> tirx.PrimFunc:
-        """``(xq, xs, xz, w i32[NB,Kw/8,16], s[NB,Kw/group,16], [bias], [residual]) -> y``.
+        """``(xq, xs, xz, w i32[NB,Kw*bits/32,16], s[NB,Kw/group,16], [bias], [residual]) -> y``.
 
         ``Kw`` is K padded to ``group_size``; bias is f32[O], residual and y are f32[n,O].
         """
-        return linear_int4.linear_int4(
-            self.capabilities,
-            self._tiles("linear_int4", out_features),
-            out_features,
-            in_features,
-            group_size,
-            scale_dtype,
-            zero_point,
-            bias,
-            residual,
-        )
+        tiles = self._tiles(f"linear_int{bits}", out_features)
+        numbers = (out_features, in_features, group_size, scale_dtype, zero_point)
+        return linear_int.linear_int(self.capabilities, tiles, bits, *numbers, bias, residual)
 
-    def linear_int4_float(
+    def _linear_int_float(
         self,
+        bits: int,
         out_features: int,
         in_features: int,
         group_size: int,
@@ -91,18 +86,36 @@ class CpuKernels:
         bias: bool = False,
         residual: bool = False,
     ) -> tirx.PrimFunc:
-        """``(x f32[n,K], w, s, [bias], [residual]) -> y``: as linear_int4, float activations."""
-        return linear_float.linear_int4_float(
-            self.capabilities,
-            self._tiles("linear_int4_float", out_features),
-            out_features,
-            in_features,
-            group_size,
-            scale_dtype,
-            zero_point,
-            bias,
-            residual,
+        """``(x f32[n,K], w, s, [bias], [residual]) -> y``: as _linear_int, float activations."""
+        tiles = self._tiles(f"linear_int{bits}_float", out_features)
+        numbers = (out_features, in_features, group_size, scale_dtype, zero_point)
+        return linear_float.linear_int_float(
+            self.capabilities, tiles, bits, *numbers, bias, residual
         )
+
+    def _embedding_int(
+        self,
+        bits: int,
+        vocab_size: int,
+        hidden_size: int,
+        group_size: int,
+        scale_dtype: str,
+        zero_point: int,
+    ) -> tirx.PrimFunc:
+        """``(ids i32[n], w i32[NB,Hw*bits/32,16], s[NB,Hw/group,16]) -> f32[n,H]``."""
+        return embedding.embedding_int(
+            self.capabilities, bits, vocab_size, hidden_size, group_size, scale_dtype, zero_point
+        )
+
+    linear_int3 = partialmethod(_linear_int, 3)
+    linear_int4 = partialmethod(_linear_int, 4)
+    linear_int8 = partialmethod(_linear_int, 8)
+    linear_int3_float = partialmethod(_linear_int_float, 3)
+    linear_int4_float = partialmethod(_linear_int_float, 4)
+    linear_int8_float = partialmethod(_linear_int_float, 8)
+    embedding_int3 = partialmethod(_embedding_int, 3)
+    embedding_int4 = partialmethod(_embedding_int, 4)
+    embedding_int8 = partialmethod(_embedding_int, 8)
 
     def linear_dense(
         self,
@@ -121,19 +134,6 @@ class CpuKernels:
             weight_dtype,
             bias,
             residual,
-        )
-
-    def embedding_int4(
-        self,
-        vocab_size: int,
-        hidden_size: int,
-        group_size: int,
-        scale_dtype: str,
-        zero_point: int,
-    ) -> tirx.PrimFunc:
-        """``(ids i32[n], w i32[NB,Kw/8,16], s[NB,Kw/group,16]) -> f32[n,H]``."""
-        return embedding.embedding_int4(
-            self.capabilities, vocab_size, hidden_size, group_size, scale_dtype, zero_point
         )
 
     def embedding_dense(

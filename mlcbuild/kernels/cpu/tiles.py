@@ -80,18 +80,30 @@ _ROWS = {
     # (kernel, register bits): what the registers hold
     ("linear_int4", 512): RowsTile(rows=14, vectors=1, blocks=4, ahead=8),
     ("linear_int4_float", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
+    ("linear_int8", 512): RowsTile(rows=14, vectors=1, blocks=4, ahead=8),
+    ("linear_int8_float", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
+    # Three words stay in registers beside the sums.
+    ("linear_int3", 512): RowsTile(rows=12, vectors=1, blocks=4, ahead=8),
+    ("linear_int3_float", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
     ("linear_dense", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
     ("linear_dense", 256): RowsTile(rows=4, vectors=2, blocks=4, ahead=8),
 }
 
-# With vectors of 128 bits. ARM has 32 registers; of 16, a WebAssembly engine needs some itself.
+# With vectors of 128 bits, for codes of any number of bits. ARM has 32 registers; of 16, a
+# WebAssembly engine needs some itself.
 _SHORT_ROWS = {
-    ("linear_int4", "arm"): RowsTile(rows=4, vectors=2, blocks=4, ahead=8),
-    ("linear_int4_float", "arm"): RowsTile(rows=8, vectors=2, blocks=4, ahead=8),
+    ("linear_int", "arm"): RowsTile(rows=4, vectors=2, blocks=4, ahead=8),
+    ("linear_int_float", "arm"): RowsTile(rows=8, vectors=2, blocks=4, ahead=8),
     ("linear_dense", "arm"): RowsTile(rows=4, vectors=4, blocks=4, ahead=8),
-    ("linear_int4", "wasm"): RowsTile(rows=2, vectors=2, blocks=4, ahead=0),
-    ("linear_int4_float", "wasm"): RowsTile(rows=4, vectors=1, blocks=4, ahead=0),
+    ("linear_int", "wasm"): RowsTile(rows=2, vectors=2, blocks=4, ahead=0),
+    ("linear_int_float", "wasm"): RowsTile(rows=4, vectors=1, blocks=4, ahead=0),
     ("linear_dense", "wasm"): RowsTile(rows=4, vectors=2, blocks=4, ahead=0),
+}
+
+# 8-bit codes without a dot-product instruction take two sums for each product (HalvedCodes).
+_WITHOUT_DOT = {
+    ("linear_int8", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
+    ("linear_int8", 128): RowsTile(rows=2, vectors=2, blocks=4, ahead=0),
 }
 
 
@@ -105,7 +117,14 @@ def default_tiles(capabilities: Capabilities, kernel: str, out_features: int) ->
     blocks = blocks_of(out_features)
     most, ahead = _ONE_ROW[capabilities.architecture]
     at_once = largest_divisor(blocks, min(most, blocks // _ROW_TASKS))
-    rows = _SHORT_ROWS.get((kernel, capabilities.architecture)) or _ROWS.get(
-        (kernel, capabilities.vector_bits), _NARROW
-    )
+    rows = _rows_tile(capabilities, kernel)
     return Tiles(RowTile(blocks=at_once, unroll=1, ahead=ahead, grain=1), rows, rows)
+
+
+def _rows_tile(capabilities: Capabilities, kernel: str) -> RowsTile:
+    key = (kernel, capabilities.vector_bits)
+    if not capabilities.int8_dot and key in _WITHOUT_DOT:
+        return _WITHOUT_DOT[key]
+    any_bits = "".join(c for c in kernel if not c.isdigit())
+    short = _SHORT_ROWS.get((any_bits, capabilities.architecture))
+    return short or _ROWS.get(key, _NARROW)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlcbuild.kernels.cpu.families import AMX, AVX2, AVX512, AVX512_VNNI, AVX_VNNI
-from mlcbuild.spec.layout import F16X16, F32X16, I4X16
+from mlcbuild.spec.layout import BF16X16, F16X16, F32X16, I3X16, I4X16, I8X16
 from mlcbuild.targets.target import Target, Variant
 
 TARGET = Target(
@@ -23,7 +23,7 @@ TARGET = Target(
         Variant("avx512", AVX512, "float"),
         Variant("avx2", AVX2, "float"),
     ),
-    layouts=(I4X16, F16X16, F32X16),
+    layouts=(I3X16, I4X16, I8X16, F16X16, BF16X16, F32X16),
     library_suffix=".so",
     tools=("apache-tvm", "apache-tvm-ffi", "ziglang"),
 )

@@ -1,4 +1,4 @@
-"""Linear layers with int4 weights and float32 activations: the reference of linear_int4."""
+"""Linear layers with integer weights and float32 activations: the reference of linear_int."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mlcbuild.kernels.cpu._builder import (
     splat,
     vector_type,
 )
+from mlcbuild.kernels.cpu._codes import code_format, code_weight
 from mlcbuild.kernels.cpu._floats import Floats
-from mlcbuild.kernels.cpu._int4 import PACK, int4_weight, nibble_shift
 from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, for_steps, prefetch_group
 from mlcbuild.kernels.cpu._vector import lanes_of
 from mlcbuild.kernels.cpu.quantize import GROUP
@@ -30,9 +30,10 @@ from mlcbuild.spec.capabilities import Capabilities
 
 
 @cache
-def linear_int4_float(
+def linear_int_float(
     capabilities: Capabilities,
     tiles: Tiles,
+    bits: int,
     out_features: int,
     in_features: int,
     group_size: int,
@@ -46,11 +47,14 @@ def linear_int4_float(
     ``y = sum over groups of s_g * (sum over the group's columns of x * (code - zero_point))``,
     both sums in float32 and in the order of the columns, whatever the tile.
     """
+    code = code_format(bits)
     lanes, floats = lanes_of(capabilities), Floats(capabilities)
-    with kernel("linear_int4_float") as writer:
+    with kernel(f"linear_int{bits}_float") as writer:
         n = dynamic("n")
         x = writer.arg("x", (n, in_features), "float32")
-        w, s = int4_weight(writer, out_features, in_features, group_size, scale_dtype)
+        w, s = code_weight(
+            writer, bits, out_features, in_features, group_size, scale_dtype, zero_point
+        )
         out = Outputs(writer, n, out_features, lanes, bias, residual)
 
         def tile(
@@ -61,28 +65,29 @@ def linear_int4_float(
             sums.clear()
 
             def add_pack(totals: Registers, pack: Expr, columns: int) -> None:
-                packed = [load(w, v.block, pack, v.offset, lanes=lanes) for v in vectors]
+                packed = [code.load_pack(w, v.block, pack, v.offset, lanes) for v in vectors]
                 for column in range(columns):
-                    shift = i32(nibble_shift(column), lanes)
-                    codes = [p >> shift & i32(15, lanes) for p in packed]
+                    codes = [code.column(words, column, lanes) for words in packed]
                     weights = [
                         keep((c - i32(zero_point, lanes)).astype(vector_type("float32", lanes)))
                         for c in codes
                     ]
-                    values = [load(x, row, pack * index(PACK) + index(column)) for row in rows]
+                    values = [
+                        load(x, row, pack * index(code.columns) + index(column)) for row in rows
+                    ]
                     for i, (r, v) in enumerate(cells):
                         total = T.fma(splat(values[r], lanes), weights[v], totals.get(i))
                         totals.set(i, total)
 
             def add_group(group: Expr, columns: int) -> None:
-                prefetch_group(w, vectors, lanes, group, size.ahead)
+                prefetch_group(w, vectors, lanes, group, bits, size.ahead)
                 totals = Registers(len(cells), lanes)
                 totals.clear()
-                full, rest = divmod(columns, PACK)
-                first = group * index(GROUP // PACK)
+                full, rest = divmod(columns, code.columns)
+                first = group * index(code.packs)
                 if full:
                     with T.serial(index(full)) as pack:
-                        add_pack(totals, first + pack, PACK)
+                        add_pack(totals, first + pack, code.columns)
                 if rest:
                     add_pack(totals, first + index(full), rest)
                 weight_group = group // index(group_size // GROUP)

@@ -1,4 +1,4 @@
-"""Linear layers with int4 weights and int8 activations: ``y = x w^T [+ bias] [+ residual]``."""
+"""Linear layers with integer weights and int8 activations: ``y = x w^T [+ bias] [+ residual]``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mlcbuild.kernels.cpu._builder import (
     splat,
     vector_type,
 )
+from mlcbuild.kernels.cpu._codes import code_format, code_weight
 from mlcbuild.kernels.cpu._dot import int8_dot
 from mlcbuild.kernels.cpu._floats import Floats
-from mlcbuild.kernels.cpu._int4 import LOW_NIBBLES, PACK, int4_weight
 from mlcbuild.kernels.cpu._int8_dot import GroupOperands
 from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, for_steps, prefetch_group
 from mlcbuild.kernels.cpu._tile_products import TileProducts
@@ -35,9 +35,10 @@ from mlcbuild.spec.layout import padded
 
 
 @cache
-def linear_int4(
+def linear_int(
     capabilities: Capabilities,
     tiles: Tiles,
+    bits: int,
     out_features: int,
     in_features: int,
     group_size: int,
@@ -51,13 +52,16 @@ def linear_int4(
     ``y = sum over groups g of (dot_g - zero_point * xz_g) * (s_g * xs_g)``: the integer part is
     exact, the float32 sum runs over the groups in order, whatever the tile.
     """
+    code = code_format(bits)
     lanes = lanes_of(capabilities)
-    dot, floats = int8_dot(capabilities), Floats(capabilities)
+    dot, floats = int8_dot(capabilities, bits), Floats(capabilities)
     groups = padded(in_features, GROUP) // GROUP
-    with kernel("linear_int4") as writer:
+    with kernel(f"linear_int{bits}") as writer:
         rows = dynamic("n")
         x = QuantizedRows(writer, rows, in_features)
-        w, s = int4_weight(writer, out_features, in_features, group_size, scale_dtype)
+        w, s = code_weight(
+            writer, bits, out_features, in_features, group_size, scale_dtype, zero_point
+        )
         out = Outputs(writer, rows, out_features, lanes, bias, residual)
 
         def tile(
@@ -68,22 +72,22 @@ def linear_int4(
             sums.clear()
 
             def add_group(group: Expr) -> None:
-                prefetch_group(w, vectors, lanes, group, size.ahead)
-                corrections = [keep(load(x.sums, row, group) * i32(-zero_point)) for row in rows]
+                prefetch_group(w, vectors, lanes, group, bits, size.ahead)
+                row_sums = [load(x.sums, row, group) for row in rows]
+                corrections = [keep(total * i32(-zero_point)) for total in row_sums]
 
                 def steps() -> Iterator[list[Expr]]:
-                    for number in range(GROUP // PACK):
-                        pack = group * index(GROUP // PACK) + index(number)
-                        packed = [load(w, v.block, pack, v.offset, lanes=lanes) for v in vectors]
-                        for half in range(2):
-                            yield [
-                                keep((p >> i32(4 * half, lanes)) & i32(LOW_NIBBLES, lanes))
-                                for p in packed
-                            ]
+                    for number in range(code.packs):
+                        pack = group * index(code.packs) + index(number)
+                        packed = [
+                            code.load_pack(w, v.block, pack, v.offset, lanes) for v in vectors
+                        ]
+                        for step in range(len(code.steps)):
+                            yield [keep(code.step(words, step, lanes)) for words in packed]
 
                 first = group * index(GROUP)
                 totals = dot.group(
-                    GroupOperands(x.codes, rows, first, steps, len(vectors), corrections)
+                    GroupOperands(x.codes, rows, first, steps, len(vectors), row_sums, corrections)
                 )
                 weight_group = group // index(group_size // GROUP)
                 scales = [
@@ -99,7 +103,8 @@ def linear_int4(
                 out.write(rows[r], vectors[v], sums.get(i))
 
         def products() -> None:
-            TileProducts(x, w, s, out, group_size, zero_point).write(tiles.many.blocks)
+            tiled = TileProducts(x, w, s, out, code, group_size, zero_point)
+            tiled.write(tiles.many.blocks)
 
         if not capabilities.int8_tiles or tiles.only in ("one", "few"):
             out.for_tiles(tiles, tile)
