@@ -35,7 +35,7 @@ _LOAD = 0.5
     "--kernel",
     multiple=True,
     metavar="TEXT",
-    help="Only kernels whose name holds this text (may be repeated).",
+    help='Only workloads with this in their name, "linear_int4 960x576, 1 row" (may be repeated).',
 )
 @click.option("--again", is_flag=True, help="Also go on with workloads that have a record.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads. Default: all CPUs.")

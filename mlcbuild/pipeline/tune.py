@@ -55,8 +55,8 @@ class TuningPlan:
 class TuningRequest:
     """What to tune: a budget, and which variants and kernels of the recipes.
 
-    ``variants`` empty: those that this machine's loader would choose. ``kernels``: only kernels
-    whose name holds one of these texts. ``again``: also workloads that have a comparison.
+    ``variants`` empty: those that this machine's loader would choose. ``kernels``: only those
+    workloads whose name holds one of these texts. ``again``: also those that have a comparison.
     ``device`` describes what is behind ``rpc``.
     """
 
@@ -120,12 +120,14 @@ def plan_tuning(
         capabilities = variant.capabilities
         workloads: dict[str, Workload] = {}
         for _, _, tags in group:
-            for name, tag in tags.items():
-                wanted = not request.kernels or any(text in name for text in request.kernels)
-                if tag["builder"] is None or not wanted:
+            for tag in tags.values():
+                if tag["builder"] is None:
                     continue
                 for _, workload in workloads_of(capabilities, tag["builder"], tag["args"]):
-                    workloads.setdefault(workload.digest(), workload)
+                    if not request.kernels or any(
+                        text in str(workload) for text in request.kernels
+                    ):
+                        workloads.setdefault(workload.digest(), workload)
         tasks, known = [], 0
         for digest, workload in workloads.items():
             key = record_key(capabilities, digest)
