@@ -6,16 +6,19 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PARITY_VENV := .venv-parity
 PARITY_READY := $(PARITY_VENV)/.ready
+PEERS_READY := $(PARITY_VENV)/.peers
 
 RECIPE := recipes/smollm2-135m.toml
 QUANTIZATION := q4f16_1
 QUESTION := What is the capital of France?
 PEERS ?= .cache/peers
+MODEL_1B := .cache/rand1b
+ROUNDS ?= 5
 MINUTES ?= 10
 
 CXX_FILES := $(shell find mlcbuild/runtime_stub tests -name '*.cc' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help demo test test-slow test-soak test-parity sanitize fuzz bench-1b bench-engine bench-grammar lint format bench schema lock clean
+.PHONY: help demo test test-slow test-soak test-parity sanitize fuzz bench-1b bench-smollm2 bench-engine bench-grammar lint format bench schema lock clean
 
 help:
 	@echo 'make demo         build $(RECIPE) and ask the bundle a question'
@@ -27,8 +30,10 @@ help:
 	@echo 'make test-parity  live comparison with transformers, in $(PARITY_VENV)'
 	@echo 'make lint         ruff, mypy, clang-format: check only'
 	@echo 'make format       ruff and clang-format: fix'
-	@echo 'make bench        speed beside llama.cpp, fetched into $(PEERS)'
-	@echo 'make bench-1b     the same for a random Llama of 1.1 B parameters (4 GB of disk)'
+	@echo 'make bench        the table of goals: a random Llama of 1.1 B parameters beside llama.cpp and'
+	@echo '                  onnxruntime-genai, which it fetches (6 GB of disk, PyTorch for the latter)'
+	@echo 'make bench-1b     more of the same beside llama.cpp: batches'
+	@echo 'make bench-smollm2 speed of SmolLM2 beside llama.cpp'
 	@echo 'make bench-engine prefix cache, guesses, tokenizers'
 	@echo 'make bench-grammar grammars beside xgrammar: texts, masks, compile times'
 	@echo 'make schema       write the JSON schema of recipes'
@@ -73,17 +78,30 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-bench: $(READY)
+bench: $(READY) $(PEERS_READY)
+	$(BIN)/python tests/bench/peers/fetch.py $(PEERS)
+	$(BIN)/python tests/bench/random_model.py $(MODEL_1B)
+	@[ -f $(MODEL_1B)/q4_k_m.gguf ] || { \
+	    $(PEERS)/llama_peer quantize $(PEERS)/lib $(MODEL_1B)/q4_0.gguf 0 15 $(MODEL_1B)/part.gguf && \
+	    mv $(MODEL_1B)/part.gguf $(MODEL_1B)/q4_k_m.gguf; }
+	$(PARITY_VENV)/bin/python tests/bench/peers/ort_peer.py build $(MODEL_1B)/hf $(MODEL_1B)/ort-int4
+	@bundle=$$($(BIN)/mlcbuild make $(MODEL_1B)/recipe.toml --out $(MODEL_1B)/bundles) && \
+	$(BIN)/python tests/bench/bench_table.py "$$bundle" --peers $(PEERS) --rounds $(ROUNDS) \
+	    --llama Q4_0=$(MODEL_1B)/q4_0.gguf --llama Q4_K_M=$(MODEL_1B)/q4_k_m.gguf \
+	    --ort-python $(PARITY_VENV)/bin/python --ort-model $(MODEL_1B)/ort-int4 \
+	    --json .cache/bench.json --html .cache/bench.html
+
+bench-smollm2: $(READY)
 	$(BIN)/python tests/bench/peers/fetch.py $(PEERS) --smollm2
 	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION)) && \
 	$(BIN)/python tests/bench/bench_speed.py "$$bundle" --peers $(PEERS) --json .cache/speed.json
 
 bench-1b: $(READY)
 	$(BIN)/python tests/bench/peers/fetch.py $(PEERS)
-	$(BIN)/python tests/bench/random_model.py .cache/rand1b
-	@bundle=$$($(BIN)/mlcbuild make .cache/rand1b/recipe.toml --out .cache/rand1b/bundles) && \
+	$(BIN)/python tests/bench/random_model.py $(MODEL_1B)
+	@bundle=$$($(BIN)/mlcbuild make $(MODEL_1B)/recipe.toml --out $(MODEL_1B)/bundles) && \
 	$(BIN)/python tests/bench/bench_speed.py "$$bundle" --peers $(PEERS) \
-	    --peer-model .cache/rand1b/q4_0.gguf --batch 1,8 --decode 32 --depth 128 \
+	    --peer-model $(MODEL_1B)/q4_0.gguf --batch 1,8 --decode 32 --depth 128 \
 	    --json .cache/speed-1b.json
 
 bench-engine: $(READY)
@@ -124,4 +142,8 @@ $(PARITY_READY): requirements/dev.lock requirements/parity.txt pyproject.toml
 	$(PARITY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	$(PARITY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/parity.txt
 	$(PARITY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(PEERS_READY): $(PARITY_READY) requirements/peers.txt
+	$(PARITY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/peers.txt
 	@touch $@

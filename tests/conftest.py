@@ -71,6 +71,14 @@ def run_mlcbuild(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def tuning_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty one: what was tuned on this machine changes no test."""
+    folder = tmp_path_factory.mktemp("tuning") / "records"
+    os.environ["MLCBUILD_DB"] = str(folder)
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
 def zig_cache(request: pytest.FixtureRequest) -> Path:
     """One cache for all zig calls of all sessions: its C++ library takes a minute to compile."""
     cache = request.config.cache
@@ -81,19 +89,26 @@ def zig_cache(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
-def build_bundle(tmp_path_factory: pytest.TempPathFactory, zig_cache: Path) -> BuildBundle:
+def bundle_store(tmp_path_factory: pytest.TempPathFactory, zig_cache: Path) -> Path:
+    """The store that all bundles of a session are built in."""
+    store = tmp_path_factory.mktemp("bundles") / "store"
+    Store(store)  # a store's folder must start empty
+    (store / "tools").mkdir()
+    (store / "tools" / "zig").symlink_to(zig_cache)
+    return store
+
+
+@pytest.fixture(scope="session")
+def build_bundle(bundle_store: Path) -> BuildBundle:
     """Builds (name, source, scheme) at most once a session; gives the bundle's folder."""
-    base = tmp_path_factory.mktemp("bundles")
-    Store(base / "store")  # a store's folder must start empty
-    (base / "store" / "tools").mkdir()
-    (base / "store" / "tools" / "zig").symlink_to(zig_cache)
+    base = bundle_store.parent
     built: dict[tuple[str, str, str], Path] = {}
 
     def build(name: str, source: str, scheme: str) -> Path:
         key = (name, source, scheme)
         if key not in built:
             recipe = write_recipe(base / "recipes", name, source, scheme)
-            result = run_mlcbuild("--store", base / "store", "make", recipe, "--out", base / "out")
+            result = run_mlcbuild("--store", bundle_store, "make", recipe, "--out", base / "out")
             assert result.returncode == 0, result.stderr
             built[key] = Path(result.stdout.splitlines()[-1])
         return built[key]

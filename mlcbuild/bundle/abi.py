@@ -254,6 +254,11 @@ _PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     ),
 }
 
+# Functions that a runtime of before them lacks; who calls one looks whether it is there.
+_LATER_PROTOTYPES: dict[str, tuple[object, list[object]]] = {
+    "mlcb_engine_limits": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t)]),
+}
+
 
 class PromptTooLongError(UsageError):
     """A prompt does not fit the context window."""
@@ -358,4 +363,9 @@ def load_library(path: Path) -> ctypes.CDLL:
             raise VerificationError(f"the bundle's runtime lacks {name}", where=str(path))
         function.restype = result
         function.argtypes = arguments
+    for name, (result, arguments) in _LATER_PROTOTYPES.items():
+        function = getattr(library, name, None)
+        if function is not None:
+            function.restype = result
+            function.argtypes = arguments
     return library

@@ -105,13 +105,18 @@ class LimitsInfo(_Record):
 
 
 class VariantInfo(_Record):
-    """One kernel library with its plan; ``capability`` lists the CPU flags that it needs."""
+    """One kernel library with its plan; ``capability`` lists the CPU flags that it needs.
+
+    ``schedules`` counts kernels by where their schedule is from: a tuning ``record``, the
+    template's ``default``, or a ``generic`` one because no template fits.
+    """
 
     name: str
     activations: Literal["int8", "float"]
     capability: list[str]
     kernels: BundlePath
     plan: BundlePath
+    schedules: dict[str, Count] = {}
 
 
 class RuntimeInfo(_Record):

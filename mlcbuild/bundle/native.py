@@ -228,6 +228,16 @@ class NativeBundle:
         with self._gate.enter():
             yield self._handle
 
+    def require(self, function: str, what: str) -> None:
+        """Raises ``UsageError`` if the runtime has no ``function``, with which it can ``what``."""
+        if not hasattr(self.library, function):
+            raise UsageError(
+                f"the bundle's runtime cannot {what}",
+                where=str(self.bundle.path),
+                why=f"it has no {function}: an older mlcbuild made it",
+                hint="build the bundle again",
+            )
+
     def check(self, status: int) -> None:
         """Raises the exception of a status that is not OK."""
         if status != Status.OK:
@@ -490,6 +500,24 @@ class NativeEngine:
                 ),
                 1 << 14,
             ).decode("utf-8")
+
+    def limits(self) -> dict[str, Any]:
+        """What this machine can do at most with the engine's threads and instructions.
+
+        ``read_gbytes`` in 1e9 bytes a second; ``float`` and ``int8``: ``{"gops", "instructions"}``
+        in 1e9 operations a second, or None where the runtime knows no loop. The first call measures
+        for about half a second. Raises ``UsageError`` if the bundle's runtime is older than this.
+        """
+        self.native.require("mlcb_engine_limits", "measure what the machine can do")
+        with self.use() as handle:
+            text = self.native.fill(
+                lambda buffer, capacity, size: self._library.mlcb_engine_limits(
+                    handle, buffer, capacity, size
+                ),
+                1 << 10,
+            )
+        value: dict[str, Any] = json.loads(text)
+        return value
 
     def clear_cache(self) -> None:
         """Forgets every page that no request holds."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class BundleParts:
 
     ``variants`` names the plans (``lib/<name>.plan``, ``lib/kernels-<name>.<ext>``), best first;
     ``library`` and ``executable`` are paths in the bundle. ``parameters`` counts the model's
-    weights before quantization.
+    weights before quantization. ``schedules`` counts, by variant, where kernels have theirs from.
     """
 
     name: str
@@ -61,6 +61,7 @@ class BundleParts:
     notes: tuple[str, ...] = ()
     library: str = "lib/libmlcb.so"
     executable: str | None = "bin/mlcb"
+    schedules: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def write_bundle(out_dir: Path, parts: BundleParts) -> BundleManifest:
@@ -104,6 +105,7 @@ def write_bundle(out_dir: Path, parts: BundleParts) -> BundleManifest:
                 capability=list(plan["capability"]),
                 kernels=kernels_path,
                 plan=plan_path,
+                schedules=dict(parts.schedules.get(name, {})),
             )
         )
     if missing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,11 +24,15 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Build:
-    """One cell of a matrix: the action that makes its bundle and the one that checks it."""
+    """One cell of a matrix: the action that makes its bundle and the one that checks it.
+
+    ``schedules`` are the actions that choose its kernels' schedules, by variant.
+    """
 
     spec: BuildSpec
     bundle: Action
     verify: Action
+    schedules: Mapping[str, Action]
 
 
 def recipe_options(function: Command) -> Command:
@@ -95,6 +99,7 @@ def make_environment(
         jobs=jobs,
         threads=max(1, usable_cpus() // jobs),
         hub=settings.hub,
+        tuning=settings.db_path,
     )
 
 
@@ -105,7 +110,7 @@ def assemble_builds(env: BuildEnv, specs: Sequence[BuildSpec]) -> list[Build]:
     builds: list[Build] = []
     for spec in specs:
         graph = build_graph(spec, env)
-        builds.append(Build(spec, graph.bundle, graph.verify))
+        builds.append(Build(spec, graph.bundle, graph.verify, graph.kernels.scheduled))
     return builds
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from mlcbuild.cli._bundle_options import (
     json_option,
 )
 from mlcbuild.cli.context import get_settings
+from mlcbuild.core.atomic import format_bytes, write_atomic
+from mlcbuild.errors import UsageError
 
 
 @click.command("bench")
@@ -54,6 +57,15 @@ from mlcbuild.cli.context import get_settings
     show_default=True,
     help="Runs; the median counts.",
 )
+@click.option(
+    "--profile", is_flag=True, help="Time every kernel, and tell how far it is from the limits."
+)
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the profile as a page with a roofline; implies --profile.",
+)
 @engine_options
 @json_option
 def command(
@@ -63,6 +75,8 @@ def command(
     batch: tuple[int, ...],
     depth: tuple[int, ...],
     repeat: int,
+    profile: bool,
+    html: Path | None,
     threads: int,
     activations: str | None,
     variant: str | None,
@@ -70,19 +84,42 @@ def command(
 ) -> None:
     """Measure prefill and decode of BUNDLE in tokens per second."""
     from mlcbuild.engine.bench import BenchPlan, run_bench
+    from mlcbuild.engine.roofline import report, text_tables
 
-    plan = BenchPlan(prefill, decode, batch, depth, repeat, threads, activations, variant)
+    profile = profile or html is not None
+    if html is not None:
+        _check_writable(html)
+    plan = BenchPlan(prefill, decode, batch, depth, repeat, threads, activations, variant, profile)
     say = None if get_settings().quiet else (lambda text: click.echo(text, err=True))
     record = run_bench(bundle, plan, progress=say)
+    if html is not None:
+        write_atomic(html, report(record).encode())
     if as_json:
         click.echo(json.dumps(record, ensure_ascii=False))
         return
     for line in _table(record):
         click.echo(line)
+    if profile:
+        for line in text_tables(record):
+            click.echo(line)
+
+
+def _check_writable(path: Path) -> None:
+    """Before minutes of measuring: whether a file can be written at ``path``."""
+    folder = path.absolute().parent
+    why = None
+    if path.is_dir():
+        why = "it is a folder"
+    elif not folder.is_dir():
+        why = f"there is no folder {folder}"
+    elif not os.access(folder, os.W_OK):
+        why = f"the folder {folder} is not writable"
+    if why is not None:
+        raise UsageError("cannot write the report", where=str(path), why=why)
 
 
 def _table(record: dict[str, Any]) -> list[str]:
-    from mlcbuild.core.atomic import format_bytes
+    from mlcbuild.engine.roofline import phase_title
 
     lines = [
         (
@@ -91,12 +128,8 @@ def _table(record: dict[str, Any]) -> list[str]:
         )
     ]
     for result in record["results"]:
-        if result["kind"] == "prefill":
-            what = f"prefill {result['tokens']}"
-        else:
-            what = f"decode {result['tokens']}, batch {result['batch']}, depth {result['depth']}"
         spread = f"({result['tok_s_min']:.1f} .. {result['tok_s_max']:.1f})"
-        lines.append(f"  {what:<34}{result['tok_s']:>10.1f} tok/s  {spread}")
+        lines.append(f"  {phase_title(result):<34}{result['tok_s']:>10.1f} tok/s  {spread}")
     lines.append(
         f"  load {record['load_s']:.3f} s, first token {record['first_token_s']:.3f} s, "
         f"peak memory {format_bytes(record['rss_peak_bytes'])}"

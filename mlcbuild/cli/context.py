@@ -24,6 +24,15 @@ def default_store(environment: Mapping[str, str]) -> Path:
     return base / "mlcbuild"
 
 
+def default_database(environment: Mapping[str, str]) -> Path:
+    """``$MLCBUILD_DB``, else ``mlcbuild/tuning`` in the user's data folder."""
+    if environment.get("MLCBUILD_DB"):
+        return Path(environment["MLCBUILD_DB"])
+    data = environment.get("XDG_DATA_HOME")
+    base = Path(data) if data else Path.home() / ".local" / "share"
+    return base / "mlcbuild" / "tuning"
+
+
 def usable_cpus() -> int:
     """CPUs that this process may run on."""
     affinity = getattr(os, "sched_getaffinity", None)
@@ -35,6 +44,7 @@ class Settings:
     """Global options; ``hub`` is from the hub client's own variables."""
 
     store_path: Path
+    db_path: Path
     as_json: bool = False
     quiet: bool = False
     verbose: bool = False
@@ -43,13 +53,21 @@ class Settings:
 
     @classmethod
     def from_environment(
-        cls, store: Path | None, *, as_json: bool, quiet: bool, verbose: bool, no_color: bool
+        cls,
+        store: Path | None,
+        db: Path | None = None,
+        *,
+        as_json: bool,
+        quiet: bool,
+        verbose: bool,
+        no_color: bool,
     ) -> Settings:
         """Options as given, the rest from the environment."""
         environment = os.environ
         hub_cache = environment.get("HF_HUB_CACHE")
         return cls(
             store_path=store if store is not None else default_store(environment),
+            db_path=db if db is not None else default_database(environment),
             as_json=as_json,
             quiet=quiet,
             verbose=verbose,

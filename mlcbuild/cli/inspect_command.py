@@ -88,6 +88,9 @@ def _summary(manifest: BundleManifest, chosen: VariantInfo | None) -> list[str]:
             verdict = f"  (this CPU lacks {', '.join(lacking)})" if lacking else ""
         needs = ", ".join(variant.capability) or "nothing special"
         lines.append(f"  {variant.name}: {variant.activations} activations; needs {needs}{verdict}")
+        sources = [f"{count} {source}" for source, count in variant.schedules.items() if count]
+        if sources:
+            lines.append(f"    schedules: {', '.join(sources)}")
     if not runs_here(manifest):
         lines.append(f"  this machine is {host_platform()}: the bundle does not run here")
     elif chosen is None:

@@ -67,6 +67,9 @@ class CommandFinder(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{module.__name__}.command is not a click command")
         _accept_global_options(command)
+        if isinstance(command, click.Group):
+            for inner in command.commands.values():
+                _accept_global_options(inner)
         return command
 
     def resolve_command(
@@ -99,12 +102,13 @@ def _accept_global_options(command: click.Command) -> None:
     taken = {name for parameter in command.params for name in parameter.opts}
     for flags, setting in (
         (("--store",), "store_path"),
+        (("--db",), "db_path"),
         (("--quiet", "-q"), "quiet"),
         (("--verbose", "-v"), "verbose"),
         (("--no-color",), "color"),
     ):
         if taken.isdisjoint(flags):
-            is_path = setting == "store_path"
+            is_path = setting.endswith("_path")
             command.params.append(
                 click.Option(
                     flags,
@@ -127,6 +131,12 @@ def _accept_global_options(command: click.Command) -> None:
     default=None,
     help="Folder of build results. Default: $MLCBUILD_STORE, else mlcbuild in the user's cache.",
 )
+@click.option(
+    "--db",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Folder of tuning records. Default: $MLCBUILD_DB, else mlcbuild/tuning in user data.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Events and results as JSON on stdout.")
 @click.option("--quiet", "-q", is_flag=True, help="Only results, warnings and errors.")
 @click.option("--verbose", "-v", is_flag=True, help="Say more; tracebacks of internal errors.")
@@ -136,6 +146,7 @@ def _accept_global_options(command: click.Command) -> None:
 def group(
     ctx: click.Context,
     store: Path | None,
+    db: Path | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -148,7 +159,7 @@ def group(
     7 disk, memory or device limits, 8 network or publish, 130 interrupted.
     """
     ctx.obj = Settings.from_environment(
-        store, as_json=as_json, quiet=quiet, verbose=verbose, no_color=no_color
+        store, db, as_json=as_json, quiet=quiet, verbose=verbose, no_color=no_color
     )
 
 
@@ -179,7 +190,7 @@ def _run(arguments: list[str]) -> int:
         _report_usage(error, arguments)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        kept = "; what was finished is kept" if "make" in arguments else ""
+        kept = "; what was finished is kept" if {"make", "tune"} & set(arguments) else ""
         click.echo(f"interrupted{kept}", err=True)
         return INTERRUPTED
     except BrokenPipeError:

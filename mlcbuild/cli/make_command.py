@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,9 +26,13 @@ from mlcbuild.core.progress import Event, Progress, ProgressSink
 from mlcbuild.core.suggest import suggestion_or_list
 from mlcbuild.errors import MlcbuildError, UsageError
 from mlcbuild.pipeline.action import Action
+from mlcbuild.pipeline.env import BuildEnv
 from mlcbuild.pipeline.export import export_tree
 from mlcbuild.pipeline.graph import topological
 from mlcbuild.pipeline.scheduler import Scheduler
+from mlcbuild.pipeline.stages.files import SCHEDULES
+from mlcbuild.pipeline.stages.schedule_sources import count_sources
+from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.store.records import ActionRecord
 from mlcbuild.store.store import Store
 
@@ -112,6 +117,7 @@ def command(
                 dump_ir=dump_ir.absolute() if dump_ir is not None else None,
                 jobs=jobs,
             )
+            _tune(env, specs, progress)
             builds.extend(assemble_builds(env, specs))
         except MlcbuildError as error:
             if not keep_going:
@@ -158,14 +164,42 @@ def _build(
         force=options.force,
         keep_going=options.keep_going,
     )
+    wanted = [*first, *roots]
+    for build in builds:
+        wanted += [build.bundle, *build.schedules.values()]
     with store.in_use():
-        result = scheduler.run([*first, *roots, *(build.bundle for build in builds)])
-        records = result.records[len(first) :]
-        verified, bundles = records[: len(roots)], records[len(roots) :]
-        for build, check, bundle in zip(builds, verified, bundles, strict=True):
+        result = scheduler.run(wanted)
+        records = dict(zip(map(id, wanted), result.records, strict=True))
+        for build in builds:
+            check, bundle = records[id(build.verify)], records[id(build.bundle)]
             if check is not None and bundle is not None:  # what fails its check is not handed out
-                _export(settings, store, progress, build, bundle, options.out)
+                chosen = {name: records[id(item)] for name, item in build.schedules.items()}
+                schedules = _read_schedules(store, chosen)
+                _export(settings, store, progress, build, bundle, schedules, options.out)
     return list(dict.fromkeys(error for error in result.errors if error is not None))
+
+
+def _tune(env: BuildEnv, specs: Sequence[BuildSpec], progress: Progress) -> None:
+    """What the recipe's tuning budget asks for: workloads without a record, if it has a budget."""
+    budget = specs[0].tuning
+    if budget.trials is None and budget.minutes is None:
+        return
+    from mlcbuild.cli._tuning import run_tuning
+    from mlcbuild.pipeline.tune import TuningRequest
+
+    request = TuningRequest(budget.trials, budget.minutes, usable_cpus())
+    run_tuning(env, specs, request, progress)
+
+
+def _read_schedules(
+    store: Store, chosen: Mapping[str, ActionRecord | None]
+) -> dict[str, dict[str, Any]]:
+    """By variant, what the schedule stage wrote about each kernel."""
+    return {
+        name: json.loads((store.materialize(record.tree) / SCHEDULES).read_bytes())
+        for name, record in chosen.items()
+        if record is not None
+    }
 
 
 def _early_checks(roots: Sequence[Action]) -> list[Action]:
@@ -180,12 +214,27 @@ def _early_checks(roots: Sequence[Action]) -> list[Action]:
     return first + [action for action in topological(roots) if action.stage == "quantize"]
 
 
+def schedule_lines(schedules: Mapping[str, Mapping[str, Any]], *, each: bool) -> list[str]:
+    """Where the kernels' schedules are from: a line for each variant, or for each kernel."""
+    lines = []
+    for variant, kernels in schedules.items():
+        counts = count_sources(kernels)
+        parts = [f"{count} {source}" for source, count in counts.items() if count]
+        lines.append(f"  {variant}: schedules of {len(kernels)} kernels: {', '.join(parts)}")
+        if each:
+            for name, kernel in kernels.items():
+                ids = " ".join(kernel.get("records", ()))
+                lines.append(f"    {name}: {kernel['source']} {ids}".rstrip())
+    return lines
+
+
 def _export(
     settings: Settings,
     store: Store,
     progress: Progress,
     build: Build,
     record: ActionRecord,
+    schedules: Mapping[str, Mapping[str, Any]],
     out: Path,
 ) -> None:
     spec = build.spec
@@ -200,9 +249,12 @@ def _export(
             "path": str(folder),
             "bytes": record.tree.size,
             "changed": changed,
+            "schedules": schedules,
         }
         click.echo(json.dumps(row, ensure_ascii=False))
         return
     if changed and not settings.quiet:
         progress.note(f"{spec.subject}: {format_bytes(record.tree.size)}")
+        for line in schedule_lines(schedules, each=settings.verbose):
+            progress.note(line)
     click.echo(str(folder))

@@ -15,6 +15,10 @@ from typing import Any
 
 from mlcbuild.bundle.abi import EventKind, status_error
 from mlcbuild.bundle.native import NativeBundle, NativeEngine, Request
+from mlcbuild.bundle.reader import Bundle
+from mlcbuild.engine.host import describe_machine
+from mlcbuild.engine.profile import KernelMeter, Phase, phase_record
+from mlcbuild.engine.work import PlanWork, Run, Step
 from mlcbuild.errors import InternalError, UsageError
 
 
@@ -23,7 +27,7 @@ class BenchPlan:
     """What to measure.
 
     ``prefill``: prompt lengths in tokens; ``decode``: steps; ``batch``: sequences at once;
-    ``depth``: tokens in the cache before decoding starts.
+    ``depth``: tokens in the cache before decoding starts; ``profile``: time every kernel too.
     """
 
     prefill: tuple[int, ...] = (128, 512)
@@ -34,6 +38,7 @@ class BenchPlan:
     threads: int = 0
     activations: str | None = None
     variant: str | None = None
+    profile: bool = False
 
 
 def run_bench(
@@ -44,14 +49,18 @@ def run_bench(
     ``results``: one item per measurement, tokens per second, the median of ``repeat`` runs after
     one warm-up, with the slowest and fastest run beside it. ``load_s``: opening the bundle and
     making the engine; ``first_token_s``: from the start of that to the first token of a one-token
-    prompt; ``rss_peak_bytes``: of this whole process. Random token ids from a fixed seed. Raises
-    ``UsageError`` if something does not fit the bundle's limits.
+    prompt; ``rss_peak_bytes``: of this whole process. Random token ids from a fixed seed. With
+    ``plan.profile`` also ``machine``, ``limits`` (``NativeEngine.limits``) and, in every result,
+    ``profile`` (``phase_record``), of all its runs but the warm-up. Raises ``UsageError`` if
+    something does not fit the bundle's limits.
     """
     say = progress if progress is not None else _silent
     started = time.perf_counter()
     with NativeBundle.open(path) as native:
         limits = native.bundle.manifest.limits
         _check_plan(plan, limits.context_window_size, limits.max_batch_size)
+        if plan.profile:
+            native.require("mlcb_engine_limits", "measure what the machine can do")
         # Pages of ended requests would make every run touch memory that no run has touched yet.
         with NativeEngine(
             native,
@@ -59,31 +68,47 @@ def run_bench(
             activations=plan.activations,
             variant=plan.variant,
             prefix_cache=False,
+            profile=plan.profile,
         ) as engine:
             load_s = time.perf_counter() - started
-            bench = _Bench(engine, limits.prefill_chunk_size)
+            meter = KernelMeter(engine) if plan.profile else None
+            bench = _Bench(engine, limits.prefill_chunk_size, meter)
             bench.prefill_rate(1)
             first_token_s = time.perf_counter() - started
             results: list[dict[str, Any]] = []
+            phases: list[Phase] = []
+
+            def measure(measure_once: Callable[[], float], **what: Any) -> None:
+                measure_once()  # warm-up: pages of weights and cache come in, clocks go up
+                if meter is not None:
+                    meter.take()
+                rates = [measure_once() for _ in range(plan.repeat)]
+                if meter is not None:
+                    phases.append(meter.take())
+                results.append({**what, **_rates(rates)})
+
             for tokens in plan.prefill:
                 say(f"prefill of {tokens} tokens")
-                rates = _repeat(partial(bench.prefill_rate, tokens), plan.repeat)
-                results.append({"kind": "prefill", "tokens": tokens, **_rates(rates)})
+                measure(partial(bench.prefill_rate, tokens), kind="prefill", tokens=tokens)
             for depth in plan.depth:
                 for batch in plan.batch if plan.decode else ():
                     say(f"decode of {plan.decode} tokens, batch {batch}, depth {depth}")
-                    decode = partial(bench.decode_rate, plan.decode, batch, depth)
-                    rates = _repeat(decode, plan.repeat)
-                    results.append(
-                        {
-                            "kind": "decode",
-                            "batch": batch,
-                            "depth": depth,
-                            "tokens": plan.decode,
-                            **_rates(rates),
-                        }
+                    measure(
+                        partial(bench.decode_rate, plan.decode, batch, depth),
+                        kind="decode",
+                        batch=batch,
+                        depth=depth,
+                        tokens=plan.decode,
                     )
             info = engine.info()
+            peak = rss_peak_bytes()  # before the measurement of limits takes its own
+            profile: dict[str, Any] = {}
+            if plan.profile:
+                say("limits of this machine")
+                profile = {"machine": describe_machine(), "limits": engine.limits()}
+                work = PlanWork.read(_plan_file(native.bundle, str(info["variant"])))
+                for result, phase in zip(results, phases, strict=True):
+                    result["profile"] = phase_record(phase, work, profile["limits"])
     return {
         "bundle": native.bundle.manifest.name,
         "scheme": native.bundle.manifest.scheme.get("name"),
@@ -96,7 +121,8 @@ def run_bench(
         "results": results,
         "load_s": round(load_s, 4),
         "first_token_s": round(first_token_s, 4),
-        "rss_peak_bytes": rss_peak_bytes(),
+        "rss_peak_bytes": peak,
+        **profile,
     }
 
 
@@ -104,6 +130,12 @@ def rss_peak_bytes() -> int:
     """The largest resident set that this process had so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # kilobytes everywhere but there
+
+
+def _plan_file(bundle: Bundle, name: str) -> Path:
+    """The plan of the variant ``name``."""
+    (variant,) = (item for item in bundle.manifest.variants if item.name == name)
+    return bundle.file(variant.plan)
 
 
 def _silent(_: str) -> None:
@@ -136,11 +168,6 @@ def _check_plan(plan: BenchPlan, window: int, max_batch: int) -> None:
         )
 
 
-def _repeat(measure: Callable[[], float], repeat: int) -> list[float]:
-    measure()  # warm-up: pages of weights and cache come in, clocks go up
-    return [measure() for _ in range(repeat)]
-
-
 def _rates(rates: Sequence[float]) -> dict[str, float]:
     return {
         "tok_s": round(statistics.median(rates), 2),
@@ -150,16 +177,21 @@ def _rates(rates: Sequence[float]) -> dict[str, float]:
 
 
 class _Bench:
-    def __init__(self, engine: NativeEngine, chunk: int) -> None:
+    def __init__(self, engine: NativeEngine, chunk: int, meter: KernelMeter | None) -> None:
         self._engine = engine
         self._chunk = chunk
+        self._meter = meter
+        # Of every request: the position of the last token that is known.
+        self._positions: dict[int, int] = {}
         self._ids = engine.native.bundle.manifest.model.tokenizer_vocab_size
         self._random = random.Random(0)
 
     def _submit(self, tokens: int, max_tokens: int) -> int:
         # New ids every time: a prefix that is still in the cache must not be measured.
         prompt = [self._random.randrange(self._ids) for _ in range(tokens)]
-        return self._engine.submit(Request(prompt, max_tokens=max_tokens, ignore_eos=True))
+        number = self._engine.submit(Request(prompt, max_tokens=max_tokens, ignore_eos=True))
+        self._positions[number] = tokens - 1
+        return number
 
     def _step(self) -> tuple[bool, list[int]]:
         """One step: (whether requests remain, the request id of every token that came)."""
@@ -170,6 +202,9 @@ class _Bench:
                 raise status_error(event.status, event.text)
             if event.kind == EventKind.TOKEN:
                 tokens.append(event.request_id)
+                self._positions[event.request_id] += 1
+            if event.kind == EventKind.DONE:
+                del self._positions[event.request_id]
         return busy, tokens
 
     def _drain(self) -> None:
@@ -179,11 +214,15 @@ class _Bench:
     def prefill_rate(self, tokens: int) -> float:
         """Tokens per second from submitting a prompt to its first token."""
         self._submit(tokens, 1)
+        if self._meter is not None:
+            self._meter.start()
         started = time.perf_counter()
         busy, found = True, list[int]()
         while busy and not found:
             busy, found = self._step()
         elapsed = time.perf_counter() - started
+        if self._meter is not None:
+            self._meter.stop(self._prefill_steps(tokens), elapsed)
         self._drain()
         if not found:
             raise InternalError("the runtime returned no token for a prompt")
@@ -202,14 +241,32 @@ class _Bench:
         while waiting and busy:
             busy, found = self._step()
             waiting.difference_update(found)
+        ran: list[Step] = []
+        if self._meter is not None:
+            self._meter.start()
         started = time.perf_counter()
         count = 0
         for _ in range(steps):
+            if self._meter is not None:
+                ran.append(self._decode_step())
             count += len(self._step()[1])
         elapsed = time.perf_counter() - started
+        if self._meter is not None:
+            self._meter.stop([step for step in ran if step.runs], elapsed)
         for request_id in ids:
             self._engine.cancel(request_id)
         self._drain()
         if count == 0:
             raise InternalError("the runtime returned no token while decoding")
         return count / elapsed
+
+    def _prefill_steps(self, tokens: int) -> list[Step]:
+        """The steps of a prompt that is alone: chunks, of which the last gives logits."""
+        starts = range(0, tokens, self._chunk)
+        runs = [Run(start, min(self._chunk, tokens - start)) for start in starts]
+        return [Step((run,), int(run is runs[-1])) for run in runs]
+
+    def _decode_step(self) -> Step:
+        """The next step, in which every request feeds its last token back."""
+        runs = tuple(Run(position, 1) for position in self._positions.values())
+        return Step(runs, len(runs))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+import os
 import platform
 from pathlib import Path
+from typing import Any
 
+from mlcbuild import __version__
 from mlcbuild.bundle.manifest import BundleManifest, VariantInfo
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -36,6 +40,41 @@ def host_features(cpuinfo: Path = _CPUINFO) -> frozenset[str]:
         if key.strip() in ("flags", "Features"):
             return frozenset(value.split())
     return frozenset()
+
+
+def cpu_name(cpuinfo: Path = _CPUINFO) -> str:
+    """The processor's name, as Linux tells it; else its family."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def describe_machine() -> dict[str, Any]:
+    """What a measurement needs beside it, as JSON.
+
+    Date in UTC, processor, CPUs that this process may use, load averages over 1, 5 and 15 minutes
+    (None where the system tells none), versions.
+    """
+    try:
+        load = [round(value, 2) for value in os.getloadavg()]
+    except OSError:
+        load = None
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "system": f"{platform.system()} {platform.release()}",
+        "cpu": cpu_name(),
+        "cpus": len(affinity(0)) if affinity is not None else os.cpu_count() or 1,
+        "load_average": load,
+        "python": platform.python_version(),
+        "mlcbuild": __version__,
+    }
 
 
 def variant_for(manifest: BundleManifest, features: frozenset[str]) -> VariantInfo | None:

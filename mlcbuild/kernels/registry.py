@@ -10,12 +10,27 @@ from mlcbuild.spec.capabilities import Capabilities
 
 
 def get_kernel_set(capabilities: Capabilities) -> Any:
-    """``mlcbuild.kernels.<family>.set.KERNELS(capabilities)``: the builders of one variant."""
+    """``mlcbuild.kernels.<family>.set.KERNELS``: makes the builders of one variant.
+
+    It takes the capabilities and, optionally, the tiles of templates.
+    """
+    return _module(capabilities, "set").KERNELS
+
+
+def get_spaces(capabilities: Capabilities) -> Any:
+    """``mlcbuild.kernels.<family>.space``, which imports no TVM.
+
+    It has TEMPLATE_VERSION, ``is_template``, ``template_args``, ``spaces``, ``default_decisions``
+    and ``tiles_from``.
+    """
+    return _module(capabilities, "space")
+
+
+def _module(capabilities: Capabilities, part: str) -> Any:
     name = f"mlcbuild.kernels.{capabilities.family}"
     try:
-        module = importlib.import_module(f"{name}.set")
+        return importlib.import_module(f"{name}.{part}")
     except ModuleNotFoundError as error:
-        if error.name not in (name, f"{name}.set"):
+        if error.name not in (name, f"{name}.{part}"):
             raise  # the kernels are there, something that they import is not
         raise InternalError(f"no kernels for the device family {capabilities.family!r}") from error
-    return module.KERNELS(capabilities)

@@ -60,20 +60,20 @@ class LoweringInput:
 
 @dataclass
 class Lowered:
-    """A plan (JSON), the kernels as one TIR module, and what was done."""
+    """A plan (JSON), the kernels as one TIR module, and the tag of each kernel.
+
+    None is the tag of a kernel that no builder made: it has a generic schedule.
+    """
 
     plan: dict[str, Any]
     kernels: tvm.IRModule
-    schedules: dict[str, str] = field(default_factory=dict)  # kernel -> where its schedule is from
+    tags: dict[str, KernelTag | None] = field(default_factory=dict)
 
 
-def native_phases(kernels: Any, schedules: dict[str, str]) -> list[Phase]:
+def native_phases(kernels: Any) -> list[Phase]:
     """The phases of a native build, in order; each maps a module to a module."""
     keep = list(NATIVE_FUNCTIONS)
     transform = relax.transform
-
-    def note_default(name: str) -> None:
-        schedules[name] = "default"
 
     return [
         ("select", lambda mod: transform.DeadCodeElimination(keep)(_select(mod, keep))),
@@ -94,7 +94,7 @@ def native_phases(kernels: Any, schedules: dict[str, str]) -> list[Phase]:
                 ]
             ),
         ),
-        ("schedule", lambda mod: schedule_elementwise(mod, note_default)),
+        ("schedule", lambda mod: schedule_elementwise(mod)),
     ]
 
 
@@ -126,13 +126,12 @@ def plan_bounds(limits: Limits, window: Window) -> dict[str, int]:
 
 def lower_model(source: LoweringInput, dump_dir: Path | None = None) -> Lowered:
     """Runs every phase and emits the plan; with ``dump_dir`` the IR after each phase as text."""
-    schedules: dict[str, str] = {}
     mod = source.mod
     _dump(dump_dir, 0, "export", mod)
-    for index, (name, phase) in enumerate(native_phases(source.kernels, schedules), 1):
+    for index, (name, phase) in enumerate(native_phases(source.kernels), 1):
         mod = phase(mod)
         _dump(dump_dir, index, name, mod)
-    return _emit(source, mod, schedules)
+    return _emit(source, mod)
 
 
 def _dump(dump_dir: Path | None, index: int, name: str, mod: tvm.IRModule) -> None:
@@ -157,7 +156,7 @@ def _attention_scales(mod: tvm.IRModule) -> set[float]:
     return scales
 
 
-def _emit(source: LoweringInput, mod: tvm.IRModule, schedules: dict[str, str]) -> Lowered:
+def _emit(source: LoweringInput, mod: tvm.IRModule) -> Lowered:
     limits, spec = source.limits, source.attention
     functions: dict[str, tirx.PrimFunc] = {
         gvar.name_hint: func
@@ -223,9 +222,6 @@ def _emit(source: LoweringInput, mod: tvm.IRModule, schedules: dict[str, str]) -
         "functions": functions_json,
     }
     used = {name: functions[name] for name in names}
-    for name, func in used.items():
-        if read_tag(func) is not None:
-            schedules[name] = "template"
     prefix = _symbol_prefix(document, used)
     document["symbol_prefix"] = prefix
     tir = tvm.IRModule(
@@ -234,7 +230,7 @@ def _emit(source: LoweringInput, mod: tvm.IRModule, schedules: dict[str, str]) -
             for name, func in used.items()
         }
     )
-    return Lowered(document, tir, {name: schedules[name] for name in names})
+    return Lowered(document, tir, {name: read_tag(func) for name, func in used.items()})
 
 
 def _symbol_prefix(document: Mapping[str, Any], functions: Mapping[str, tirx.PrimFunc]) -> str:

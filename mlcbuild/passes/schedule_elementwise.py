@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -14,17 +13,13 @@ from mlcbuild.passes.editor import int_of
 LANES = 16
 
 
-def schedule_elementwise(
-    mod: tvm.IRModule, report: Callable[[str], None] | None = None
-) -> tvm.IRModule:
-    """Schedules each PrimFunc that is not yet scheduled; ``report`` is told every name."""
+def schedule_elementwise(mod: tvm.IRModule) -> tvm.IRModule:
+    """Schedules each PrimFunc that is not yet scheduled."""
     out = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
     for gvar, func in mod.functions.items():
         if not isinstance(func, tirx.PrimFunc) or _is_scheduled(func):
             continue
         out[gvar] = _schedule(func)
-        if report is not None:
-            report(gvar.name_hint)
     return out
 
 

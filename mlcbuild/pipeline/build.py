@@ -9,7 +9,7 @@ from mlcbuild.pipeline.action import Action
 from mlcbuild.pipeline.env import BuildEnv
 from mlcbuild.pipeline.stages.assemble import assemble_action, verify_action
 from mlcbuild.pipeline.stages.compile import compile_action
-from mlcbuild.pipeline.stages.compose import part_inputs, part_params
+from mlcbuild.pipeline.stages.compose import VariantParts, part_inputs, part_params
 from mlcbuild.pipeline.stages.fetch import resolve_source, source_input
 from mlcbuild.pipeline.stages.golden import golden_action
 from mlcbuild.pipeline.stages.inspect_model import inspect_action
@@ -18,7 +18,9 @@ from mlcbuild.pipeline.stages.lower import lower_action
 from mlcbuild.pipeline.stages.pack import pack_action
 from mlcbuild.pipeline.stages.quantize import quantize_action
 from mlcbuild.pipeline.stages.runtime import runtime_action
+from mlcbuild.pipeline.stages.schedule import schedule_action
 from mlcbuild.pipeline.stages.tokenizer import tokenizer_action
+from mlcbuild.pipeline.tuning import BuildRecords
 from mlcbuild.quant.schemes import get_scheme
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.scheme import QuantScheme
@@ -27,10 +29,14 @@ from mlcbuild.targets.registry import get_target
 
 @dataclass(frozen=True)
 class BundleGraph:
-    """``bundle`` makes a bundle's tree; ``verify`` must pass before it is handed out."""
+    """``bundle`` makes a bundle's tree; ``verify`` must pass before it is handed out.
+
+    ``kernels`` are the actions of its kernel variants, by name.
+    """
 
     bundle: Action
     verify: Action
+    kernels: VariantParts
 
 
 def build_graph(spec: BuildSpec, env: BuildEnv, scheme: QuantScheme | None = None) -> BundleGraph:
@@ -53,18 +59,24 @@ def build_graph(spec: BuildSpec, env: BuildEnv, scheme: QuantScheme | None = Non
     model = inspect_action(spec, source, resolved.source)
     quantized = quantize_action(spec, scheme, source, model)
     params = pack_action(spec, scheme, layout, quantized)
-    lowered, linked = {}, {}
+    records = BuildRecords(spec, env)
+    lowered, scheduled, linked = {}, {}, {}
     for variant in target.variants(scheme):
         lower = lower_action(spec, target, variant, scheme, layout, model, env.dump_ir)
         lowered[variant.name] = lower
-        linked[variant.name] = link_action(target, variant, compile_action(target, variant, lower))
+        usable = records.usable(variant.capabilities)
+        schedules = schedule_action(variant, lower, usable, keep_records=records.kept)
+        scheduled[variant.name] = schedules
+        compiled = compile_action(target, variant, lower, schedules)
+        linked[variant.name] = link_action(target, variant, compiled)
+    kernels = VariantParts(lowered, scheduled, linked)
     parts = part_inputs(
-        model, params, tokenizer_action(spec, model), runtime_action(target), lowered, linked
+        model, params, tokenizer_action(spec, model), runtime_action(target), kernels
     )
     described = part_params(spec, target, scheme, resolved)
     golden = golden_action(spec.subject, target, scheme, parts, described)
     bundle = assemble_action(spec.subject, parts, golden, described)
-    return BundleGraph(bundle, verify_action(spec.subject, bundle))
+    return BundleGraph(bundle, verify_action(spec.subject, bundle), kernels)
 
 
 def check_supported(spec: BuildSpec) -> None:
@@ -79,7 +91,6 @@ def check_supported(spec: BuildSpec) -> None:
         "quantization.calibration": spec.calibration,
         "quantization.overrides": spec.scheme_overrides,
         f"targets.{spec.target}": spec.target_options,
-        "tuning": spec.tuning.trials or spec.tuning.minutes,
         "publish.to": spec.publish.to,
         "quality": (quality.max_kld, quality.max_ppl_ratio, quality.min_top1) != (None,) * 3,
     }

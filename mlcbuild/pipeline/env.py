@@ -21,11 +21,13 @@ class HubOptions:
 
 @dataclass(frozen=True)
 class BuildEnv:
-    """Passed down from the command line; nothing in it may change the bytes of a bundle.
+    """Passed down from the command line; nothing but ``tuning`` may change the bytes of a bundle.
 
-    ``lock.get(source)`` is the recorded resolution of a source, ``lock.put(source, record)``
-    writes one. ``dump_ir``: folder for the IR per phase, or None. ``threads``: worker threads
-    that one stage may use; ``jobs``: actions that run at once.
+    ``tuning`` is the folder of records that builds use and tuning adds to: its best records are
+    inputs of a build; None: only those that come with mlcbuild. ``lock.get(source)`` is the
+    recorded resolution of a source, ``lock.put(source, record)`` writes one. ``dump_ir``: folder
+    for the IR per phase, or None. ``threads``: worker threads that one stage may use; ``jobs``:
+    actions that run at once.
     """
 
     store: Store
@@ -36,3 +38,4 @@ class BuildEnv:
     jobs: int = 1
     threads: int = 1
     hub: HubOptions = field(default_factory=HubOptions)
+    tuning: Path | None = None

@@ -103,11 +103,17 @@ class Runtime(_Table):
 
 
 class Tuning(_Table):
-    """Budget of kernel tuning."""
+    """Budget of kernel tuning: with one, make tunes what this machine can run and has no record."""
 
-    trials: Positive | None = None
-    minutes: Annotated[float, Field(gt=0)] | None = None
-    database: Name | None = Field(default=None, description="Folder of tuning records.")
+    trials: Positive | None = Field(default=None, description="Most candidates to measure.")
+    minutes: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Most time to spend on one target."
+    )
+    database: Name | None = Field(
+        default=None,
+        description="Folder of tuning records, relative to the recipe; takes the place of the "
+        "user's own.",
+    )
 
     @model_validator(mode="after")
     def _one_budget(self) -> Tuning:
@@ -130,6 +136,11 @@ class Bundle(_Table):
 
     license: Name | None = Field(
         default=None, description="SPDX id; takes the place of what the source states."
+    )
+    tuning_records: bool = Field(
+        default=False,
+        description="Put the tuning records that the kernels were made with into the bundle, for "
+        "mlcbuild db import.",
     )
 
 

@@ -96,17 +96,26 @@ def tensors(function: Any, n: int, free: dict[str, int], rng: np.random.Generato
     return result
 
 
-def bench_linear(kernels: CpuKernels, kind: str, rows: list[int], repeats: int, only: str) -> None:
-    """Every shape of one kind of linear layer."""
+def bench_linear(
+    variant: Capabilities,
+    kind: str,
+    rows: list[int],
+    repeats: int,
+    only: str,
+    changes: dict[str, dict[str, int]],
+) -> None:
+    """Every shape of one kind of linear layer, with some fields of its tiles changed."""
     builder, arguments, weight_bytes = KINDS[kind]
     functions = {}
     for outputs, inputs in SHAPES:
         name = f"{kind}_{outputs}x{inputs}"
         if only in name:
+            tiles = changed_tiles(default_tiles(variant, builder, outputs), changes)
+            kernels = CpuKernels(variant, tiles)
             functions[name] = getattr(kernels, builder)(outputs, inputs, **arguments)
     if not functions:
         return
-    library = build(kernels.capabilities, functions)
+    library = build(variant, functions)
     rng = np.random.default_rng(0)
     for name, function in functions.items():
         outputs, inputs = (int(v) for v in name.rsplit("_", 1)[1].split("x"))
@@ -169,9 +178,8 @@ def bench_rows(kernels: CpuKernels, rows: list[int], repeats: int) -> None:
             report(f"{name} n={n}", seconds, moved, 0.0)
 
 
-def changed_tiles(variant: Capabilities, kind: str, changes: dict[str, dict[str, int]]) -> Tiles:
-    """The default tiles of a kind of layer with some fields changed."""
-    tiles = default_tiles(variant, kind)
+def changed_tiles(tiles: Tiles, changes: dict[str, dict[str, int]]) -> Tiles:
+    """Tiles with some fields of some forms changed."""
     return replace(tiles, **{f: replace(getattr(tiles, f), **c) for f, c in changes.items()})
 
 
@@ -193,10 +201,9 @@ def main() -> int:
     kernels = CpuKernels(variant)
     rows = [int(n) for n in options.rows.split(",")]
     group, _, shape = options.only.partition(":")
-    for kind, (builder, _, _) in KINDS.items():
+    for kind in KINDS:
         if group in ("", kind):
-            tuned = CpuKernels(variant, changed_tiles(variant, builder, changes))
-            bench_linear(tuned, kind, rows, options.repeats, shape)
+            bench_linear(variant, kind, rows, options.repeats, shape, changes)
     if options.only in ("", "attention"):
         bench_attention(kernels, rows, options.repeats, options.context)
     if options.only in ("", "rows"):

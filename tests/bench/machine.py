@@ -5,8 +5,13 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import resource
+import time
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+from mlcbuild.engine.host import cpu_name
 
 DISTRIBUTIONS = ("mlcbuild", "apache-tvm", "apache-tvm-ffi", "ziglang", "numpy")
 
@@ -23,14 +28,6 @@ def describe() -> dict[str, object]:
     }
 
 
-def cpu_name() -> str:
-    """The processor's name, as Linux tells it."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def installed(name: str) -> bool:
     """Whether a distribution is there."""
     try:
@@ -38,6 +35,46 @@ def installed(name: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
+
+
+def busy_seconds() -> float:
+    """CPU seconds that all of the machine has spent, stolen ones included, as Linux counts them."""
+    first = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()
+    user, nice, system, _idle, _wait, irq, softirq, steal = map(int, first[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in parts)
+
+
+@dataclass
+class Others:
+    """How much of the machine others used since this was made."""
+
+    def __post_init__(self) -> None:
+        self._begin = (time.monotonic(), busy_seconds(), own_seconds())
+
+    def share(self) -> float:
+        """Of all CPUs, 0 to 1; children must have ended."""
+        began, busy, own = self._begin
+        spent = busy_seconds() - busy - (own_seconds() - own)
+        elapsed = time.monotonic() - began
+        return max(0.0, min(1.0, spent / (elapsed * (os.cpu_count() or 1)))) if elapsed else 0.0
+
+
+def wait_until_quiet(seconds: float, most: float = 0.1) -> bool:
+    """Waits until others use no more than ``most`` of the machine for two seconds; False: never."""
+    end = time.monotonic() + seconds
+    while True:
+        others = Others()
+        time.sleep(2)
+        if others.share() <= most:
+            return True
+        if time.monotonic() > end:
+            return False
 
 
 def is_busy(machine: dict[str, object]) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -98,6 +99,9 @@ def main() -> None:
     if ready.exists() and ready.read_text(encoding="utf-8") == wanted:
         return
     ready.unlink(missing_ok=True)
+    # What others made of the model that was here.
+    (options.folder / "q4_k_m.gguf").unlink(missing_ok=True)
+    shutil.rmtree(options.folder / "ort-int4", ignore_errors=True)
     write_model(options.folder, config, options.seed)
     ready.write_text(wanted, encoding="utf-8")
 

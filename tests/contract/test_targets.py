@@ -53,10 +53,12 @@ def test_the_last_variant_of_a_kind_needs_least(target: Target) -> None:
 
 
 def test_the_kernels_of_every_variant_can_be_built(target: Target) -> None:
-    from mlcbuild.kernels.registry import get_kernel_set
+    from mlcbuild.kernels.registry import get_kernel_set, get_spaces
 
     for variant in (*target.integer_variants, *target.float_variants):
-        assert get_kernel_set(variant.capabilities) is not None
+        capabilities = variant.capabilities
+        assert get_kernel_set(capabilities)(capabilities).capabilities == capabilities
+        assert get_spaces(capabilities).TEMPLATE_VERSION >= 1
 
 
 def test_its_tools_are_known_distributions(target: Target) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from mlcbuild.bundle.reader import open_bundle
 from mlcbuild.engine import Engine
+from mlcbuild.engine.bench import BenchPlan, run_bench
 from mlcbuild.engine.host import host_features
 from tests.bench.bench_quality import Floats, divergence, log_softmax
 from tests.conftest import Arrays, run_mlcbuild
@@ -120,6 +121,25 @@ def test_variants_agree(smollm2_int4: Path) -> None:
     for other in chances["int8"]:
         assert divergence(reference, other).mean() < 0.02
         assert (reference.argmax(axis=1) == other.argmax(axis=1)).mean() > 0.85
+
+
+def test_kernels_stay_below_the_limits_of_their_arithmetic(smollm2_int4: Path) -> None:
+    plan = BenchPlan(prefill=(64,), decode=4, batch=(1,), repeat=1, threads=1, profile=True)
+    record = run_bench(smollm2_int4, plan)
+    limits = record["limits"]
+    assert limits["int8"]["gops"] > limits["float"]["gops"] > 1
+    assert limits["read_gbytes"] > 1
+    work = {item["name"]: item for item in record["results"][0]["profile"]["kernels"]}
+    products = [item for item in work.values() if item["ops"]]
+    # 105 M weights in 30 layers of SmolLM2 for every row, the output matrix for one; attention.
+    layers = 30 * (960 * 576 + 576 * 576 + 3072 * 576 + 576 * 1536)
+    seen = 64 * 65 // 2
+    assert sum(item["ops"] for item in products) == (
+        2 * (64 * layers + 49152 * 576) + 30 * 4 * 576 * seen
+    )
+    for item in products:
+        # Room for a machine that was busy while the limits were measured, not for a wrong unit.
+        assert 0 < item["gops_per_s"] < 3 * limits["int8"]["gops"], item
 
 
 @pytest.mark.parametrize("variant", ["untied", "qwen2"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from mlcbuild.errors import VerificationError
 from mlcbuild.pipeline.action import Action, ActionContext, FileInput
 from mlcbuild.pipeline.env import BuildEnv
+from mlcbuild.pipeline.stages.compose import VariantParts
 from mlcbuild.recipe.build_spec import BuildSpec
 
 SUBJECT = "toy/q0f32/linux-x86_64-cpu"
@@ -29,6 +30,7 @@ class Graph:
 
     bundle: Action
     verify: Action
+    kernels: VariantParts = field(default_factory=lambda: VariantParts({}, {}, {}))
 
 
 def toy_graph(

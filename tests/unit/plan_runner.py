@@ -47,7 +47,7 @@ def lowering_input(
     chosen = variant_named(variant, scheme)
     layout = TARGET.layout(get_scheme(scheme))
     assert layout is not None
-    kernels = get_kernel_set(chosen.capabilities)
+    kernels = get_kernel_set(chosen.capabilities)(chosen.capabilities)
     rewrite_layers(model, Packing(get_scheme(scheme), layout, kernels, chosen.activations))
     mod, names = export_model(model, NATIVE_FUNCTIONS)
     return LoweringInput(

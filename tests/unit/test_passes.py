@@ -243,7 +243,7 @@ def expected_swiglu(params: dict[str, Any], x: Any) -> Any:
 
 def test_a_gated_mlp_becomes_kernels_alone() -> None:
     lowered = lower_small(lambda model, x: x + model.down(swiglu(model, model.norm(x))))
-    assert set(lowered.schedules.values()) == {"template"}
+    assert None not in lowered.tags.values()
     builders = ["rms_norm", "linear", "silu_mul", "linear_dense", "take_rows"]
     assert [name.rstrip("0123456789") for name in kernels_of(lowered)] == builders
     found, params, x, wanted = run_small(lowered)
@@ -262,7 +262,7 @@ def test_a_gate_of_two_other_halves_is_left_alone() -> None:
 
     lowered = lower_small(body)
     assert "silu_mul" not in kernels_of(lowered)
-    assert "default" in lowered.schedules.values()
+    assert None in lowered.tags.values()
 
 
 def test_vectors_are_not_taken_for_rows() -> None:
@@ -368,9 +368,7 @@ def default_scripts(lowered: Lowered) -> dict[str, str]:
     prefix = lowered.plan["symbol_prefix"]
     functions = {gvar.name_hint: func for gvar, func in lowered.kernels.functions.items()}
     return {
-        name: functions[prefix + name].script()
-        for name, origin in lowered.schedules.items()
-        if origin == "default"
+        name: functions[prefix + name].script() for name, tag in lowered.tags.items() if tag is None
     }
 
 
@@ -481,7 +479,7 @@ def test_every_shape_lowers_to_kernels_alone(shape: str, variant: str, scheme: s
     config = replace(tiny_config(), **SHAPES[shape])
     lowered = lower_llama(config, variant, scheme)
     plan = lowered.plan
-    assert set(lowered.schedules.values()) == {"template"}
+    assert None not in lowered.tags.values()
     assert [f["name"] for f in plan["functions"]] == ["embed", "batch_prefill"]
     assert_kernels_used_once(lowered)
     assert_params_used(plan)

@@ -10,7 +10,14 @@ from tvm.tirx.script import builder as T
 
 from mlcbuild.kernels.cpu._builder import Buffer, Expr, KernelWriter, index, load, prefetch, store
 from mlcbuild.kernels.cpu._codes import BLOCK
-from mlcbuild.kernels.cpu.tiles import MANY_ROWS, RowsTile, RowTile, Tiles
+from mlcbuild.kernels.cpu.tiles import (
+    MANY_ROWS,
+    RowsTile,
+    RowTile,
+    Tiles,
+    blocks_of,
+    largest_divisor,
+)
 from mlcbuild.spec.layout import padded
 
 
@@ -22,16 +29,8 @@ class OutputVector:
     offset: Expr
 
 
-# At least so many tasks for one row, if there are blocks enough.
-_ROW_TASKS = 16
-
 # Computes and stores the outputs of some rows times some output vectors, as a tile asks for it.
 TileBody = Callable[[Sequence[Expr], Sequence[OutputVector], RowTile | RowsTile], None]
-
-
-def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of ``number`` that is at most ``limit``."""
-    return max(d for d in range(1, max(1, limit) + 1) if number % d == 0)
 
 
 def prefetch_group(
@@ -103,6 +102,14 @@ class Outputs:
 
         Which of the tiles runs depends on the number of rows.
         """
+        if tiles.only == "one":
+            self._for_one_row(tiles.one, body)
+        elif tiles.only is not None:
+            self._for_rows("", getattr(tiles, tiles.only), body)
+        else:
+            self._for_any_rows(tiles, body)
+
+    def _for_any_rows(self, tiles: Tiles, body: TileBody) -> None:
         with T.If(self._rows == index(1)):
             with T.Then():
                 self._for_one_row(tiles.one, body)
@@ -119,9 +126,8 @@ class Outputs:
     def _for_one_row(self, tile: RowTile, body: TileBody) -> None:
         """Whole blocks of weights, ``tile.blocks`` at a time, each read once."""
         per_block = BLOCK // self._lanes
-        all_blocks = padded(self._out_features, BLOCK) // BLOCK
-        # Fewer at once where there are few, so that tasks are equal shares of the work.
-        blocks = largest_divisor(all_blocks, min(tile.blocks, all_blocks // _ROW_TASKS))
+        all_blocks = blocks_of(self._out_features)
+        blocks = largest_divisor(all_blocks, tile.blocks)
         grain = largest_divisor(all_blocks // blocks, tile.grain)
         with T.parallel(index(all_blocks // (blocks * grain))) as task, T.sblock("one_row"):
             if grain == 1:

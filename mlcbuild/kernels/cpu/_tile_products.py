@@ -20,8 +20,9 @@ from mlcbuild.kernels.cpu._builder import (
     vector_type,
 )
 from mlcbuild.kernels.cpu._codes import BLOCK, CodeFormat
-from mlcbuild.kernels.cpu._linear import Outputs, OutputVector, largest_divisor
+from mlcbuild.kernels.cpu._linear import Outputs, OutputVector
 from mlcbuild.kernels.cpu.quantize import GROUP, QuantizedRows
+from mlcbuild.kernels.cpu.tiles import largest_divisor
 
 # Bytes of 4 columns of a block of 16 outputs, and of a group of 32 columns.
 _STEP = 4 * BLOCK

@@ -23,8 +23,8 @@ from mlcbuild.kernels.cpu._builder import (
     store,
 )
 from mlcbuild.kernels.cpu._kv_pages import KEY, VALUE, KvPages
-from mlcbuild.kernels.cpu._linear import largest_divisor
 from mlcbuild.kernels.cpu._vector import exp, horizontal_max, horizontal_sum, lanes_of, tree
+from mlcbuild.kernels.cpu.tiles import largest_divisor
 from mlcbuild.spec.capabilities import Capabilities
 from mlcbuild.spec.kv import KvPageShape, Window
 

@@ -103,13 +103,18 @@ def linear_int(
             for i, (r, v) in enumerate(cells):
                 out.write(rows[r], vectors[v], sums.get(i))
 
-        if capabilities.int8_tiles:
+        def products() -> None:
+            tile_products = TileProducts(x, w, s, out, code, group_size, zero_point)
+            tile_products.write(tiles.many.blocks)
+
+        if not capabilities.int8_tiles or tiles.only in ("one", "few"):
+            out.for_tiles(tiles, tile)
+        elif tiles.only == "many":
+            products()
+        else:
             with T.If(rows < index(MANY_ROWS)):
                 with T.Then():
                     out.for_tiles(replace(tiles, many=tiles.few), tile)
                 with T.Else():
-                    products = TileProducts(x, w, s, out, code, group_size, zero_point)
-                    products.write(tiles.many.blocks)
-        else:
-            out.for_tiles(tiles, tile)
+                    products()
     return writer.func

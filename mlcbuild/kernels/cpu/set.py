@@ -31,15 +31,15 @@ class CpuKernels:
     and their outputs last (destination passing); activations are float32 ``[n, K]`` with ``n``
     dynamic. ``G`` is the number of groups of 32 columns, ``Kp`` is ``K`` padded to 32, ``NB`` is
     the number of blocks of 16 weight rows. ``tiles`` are the tile sizes of linear kernels; None
-    takes the defaults of kernel and instruction set. A row of a result never depends on ``n`` or
-    on the row's index.
+    takes the defaults of kernel, size and instruction set. A row of a result never depends on
+    ``n`` or on the row's index.
     """
 
     capabilities: Capabilities
     tiles: Tiles | None = None
 
-    def _tiles(self, kernel: str) -> Tiles:
-        return self.tiles or default_tiles(self.capabilities, kernel)
+    def _tiles(self, kernel: str, out_features: int) -> Tiles:
+        return self.tiles or default_tiles(self.capabilities, kernel, out_features)
 
     def _dividing(self, *sizes: int) -> Capabilities:
         """The same device with the widest vectors, down to four lanes, that divide all sizes."""
@@ -67,7 +67,7 @@ class CpuKernels:
 
         ``Kw`` is K padded to ``group_size``; bias is f32[O], residual and y are f32[n,O].
         """
-        tiles = self._tiles(f"linear_int{bits}")
+        tiles = self._tiles(f"linear_int{bits}", out_features)
         numbers = (out_features, in_features, group_size, scale_dtype, zero_point)
         return linear_int.linear_int(self.capabilities, tiles, bits, *numbers, bias, residual)
 
@@ -83,7 +83,7 @@ class CpuKernels:
         residual: bool = False,
     ) -> tirx.PrimFunc:
         """``(x f32[n,K], w, s, [bias], [residual]) -> y``: as _linear_int, float activations."""
-        tiles = self._tiles(f"linear_int{bits}_float")
+        tiles = self._tiles(f"linear_int{bits}_float", out_features)
         numbers = (out_features, in_features, group_size, scale_dtype, zero_point)
         return linear_float.linear_int_float(
             self.capabilities, tiles, bits, *numbers, bias, residual
@@ -124,7 +124,7 @@ class CpuKernels:
         """``(x f32[n,K], w[NB,K,16], [bias f32[O]], [residual f32[n,O]]) -> y f32[n,O]``."""
         return linear_dense.linear_dense(
             self.capabilities,
-            self._tiles("linear_dense"),
+            self._tiles("linear_dense", out_features),
             out_features,
             in_features,
             weight_dtype,

@@ -51,41 +51,58 @@ class RowsTile:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The tiles of one linear kernel for one row, for few and for many (``MANY_ROWS``)."""
+    """The tiles of one linear kernel for one row, for few and for many (``MANY_ROWS``).
+
+    ``only`` is the name of the only form that the kernel gets, or None for all: a tuner calls a
+    candidate with one number of rows, and should not wait for what it does not measure.
+    """
 
     one: RowTile
     few: RowsTile
     many: RowsTile
+    only: str | None = None
 
 
-def _same(one: RowTile, rows: RowsTile) -> Tiles:
-    return Tiles(one, rows, rows)
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of ``number`` that is at most ``limit``."""
+    return max(d for d in range(1, max(1, limit) + 1) if number % d == 0)
 
 
-_ONE = RowTile(blocks=4, unroll=1, ahead=8, grain=1)
-_NARROW = _same(_ONE, RowsTile(rows=4, vectors=1, blocks=4, ahead=8))
-_DEFAULTS = {
-    # (kernel, register bits)
-    ("linear_int4", 512): _same(_ONE, RowsTile(rows=14, vectors=1, blocks=4, ahead=8)),
-    ("linear_int4_float", 512): _same(_ONE, RowsTile(rows=8, vectors=1, blocks=4, ahead=8)),
-    ("linear_int8", 512): _same(_ONE, RowsTile(rows=14, vectors=1, blocks=4, ahead=8)),
-    ("linear_int8_float", 512): _same(_ONE, RowsTile(rows=8, vectors=1, blocks=4, ahead=8)),
-    # Three words stay in registers beside the sums.
-    ("linear_int3", 512): _same(_ONE, RowsTile(rows=12, vectors=1, blocks=4, ahead=8)),
-    ("linear_int3_float", 512): _same(_ONE, RowsTile(rows=8, vectors=1, blocks=4, ahead=8)),
-    ("linear_dense", 512): _same(_ONE, RowsTile(rows=8, vectors=1, blocks=4, ahead=8)),
-    ("linear_dense", 256): _same(_ONE, RowsTile(rows=4, vectors=2, blocks=4, ahead=8)),
+# At least so many tasks for one row, if there are blocks enough: equal shares of the work.
+_ROW_TASKS = 16
+_ROW_BLOCKS = 4
+
+_NARROW = RowsTile(rows=4, vectors=1, blocks=4, ahead=8)
+_ROWS = {
+    # (kernel, register bits): what the registers hold
+    ("linear_int4", 512): RowsTile(rows=14, vectors=1, blocks=4, ahead=8),
+    ("linear_int4_float", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
+    ("linear_int8", 512): RowsTile(rows=14, vectors=1, blocks=4, ahead=8),
+    ("linear_int8_float", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
+    # Three words stay there beside the sums.
+    ("linear_int3", 512): RowsTile(rows=12, vectors=1, blocks=4, ahead=8),
+    ("linear_int3_float", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
+    ("linear_dense", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
+    ("linear_dense", 256): RowsTile(rows=4, vectors=2, blocks=4, ahead=8),
 }
 
 # 8-bit codes without a dot-product instruction take two sums for each product (_code_dot).
-_WITHOUT_DOT = {
-    ("linear_int8", 512): _same(_ONE, RowsTile(rows=8, vectors=1, blocks=4, ahead=8)),
+_ROWS_WITHOUT_DOT = {
+    ("linear_int8", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
 }
 
 
-def default_tiles(capabilities: Capabilities, kernel: str) -> Tiles:
-    """The tile sizes of a kernel that fit the register file of an instruction set."""
+def blocks_of(out_features: int) -> int:
+    """Blocks of 16 outputs, the last one padded."""
+    return -(-out_features // 16)
+
+
+def default_tiles(capabilities: Capabilities, kernel: str, out_features: int) -> Tiles:
+    """The tiles of a kernel that nothing was measured for: they fit the register file."""
+    blocks = blocks_of(out_features)
+    at_once = largest_divisor(blocks, min(_ROW_BLOCKS, blocks // _ROW_TASKS))
     key = (kernel, capabilities.vector_bits)
-    if not capabilities.int8_dot and key in _WITHOUT_DOT:
-        return _WITHOUT_DOT[key]
-    return _DEFAULTS.get(key, _NARROW)
+    rows = _ROWS.get(key, _NARROW)
+    if not capabilities.int8_dot:
+        rows = _ROWS_WITHOUT_DOT.get(key, rows)
+    return Tiles(RowTile(blocks=at_once, unroll=1, ahead=8, grain=1), rows, rows)

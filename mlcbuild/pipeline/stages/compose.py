@@ -6,32 +6,42 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mlcbuild.core.canonical_json import Json
 from mlcbuild.pipeline.action import Action
-from mlcbuild.pipeline.stages.files import LICENSES, MODEL, NOTES, PLAN
+from mlcbuild.pipeline.stages.files import LICENSES, MODEL, NOTES, PLAN, RECORDS, SCHEDULES
 from mlcbuild.pipeline.stages.records import from_params, to_params
+from mlcbuild.pipeline.stages.schedule_sources import count_sources
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.sources.resolved import ResolvedSource
 from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.targets.target import Target
 
+# Folder of a bundle for the tuning records that its kernels were made with, if asked for.
+TUNING = "tuning"
+
+
+@dataclass(frozen=True)
+class VariantParts:
+    """The actions of the kernel variants of a bundle, by variant."""
+
+    lowered: Mapping[str, Action]
+    scheduled: Mapping[str, Action]
+    linked: Mapping[str, Action]
+
 
 def part_inputs(
-    model: Action,
-    params: Action,
-    tokenizer: Action,
-    runtime: Action,
-    lowered: Mapping[str, Action],
-    linked: Mapping[str, Action],
+    model: Action, params: Action, tokenizer: Action, runtime: Action, kernels: VariantParts
 ) -> dict[str, Action]:
     """The inputs of an action that composes a bundle."""
     inputs = {"model": model, "params": params, "tokenizer": tokenizer, "runtime": runtime}
-    inputs.update({f"lower:{name}": action for name, action in lowered.items()})
-    inputs.update({f"link:{name}": action for name, action in linked.items()})
+    inputs.update({f"lower:{name}": action for name, action in kernels.lowered.items()})
+    inputs.update({f"schedule:{name}": action for name, action in kernels.scheduled.items()})
+    inputs.update({f"link:{name}": action for name, action in kernels.linked.items()})
     return inputs
 
 
@@ -71,10 +81,15 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
     for file in sorted((tokenizer / "tokenizer").iterdir()):
         _place(file, out / "tokenizer" / file.name)
     _place(tokenizer / "chat.json", out / "chat.json")
+    sources: dict[str, dict[str, int]] = {}
     for name in params["variants"]:
         _place(inputs[f"lower:{name}"] / PLAN, out / "lib" / f"{name}.plan")
         library = f"kernels-{name}{params['suffix']}"
         _place(inputs[f"link:{name}"] / library, out / "lib" / library)
+        schedules = inputs[f"schedule:{name}"]
+        sources[name] = count_sources(json.loads((schedules / SCHEDULES).read_bytes()))
+        if (schedules / RECORDS).is_file():
+            _place(schedules / RECORDS, out / TUNING / f"{name}.jsonl")
     if "golden" in inputs:
         _place(inputs["golden"] / "golden.json", out / "golden.json")
     _licenses(inputs["model"], out / LICENSES)
@@ -97,6 +112,7 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
             license=params["license"] or description["license"],
             notes=tuple(notes),
             library=params["library"],
+            schedules=sources,
         ),
     )
 

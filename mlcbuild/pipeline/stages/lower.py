@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlcbuild.core import canonical_json
 from mlcbuild.core.canonical_json import Json
@@ -22,6 +23,9 @@ from mlcbuild.spec.layout import Layout
 from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.targets.target import Target, Variant
+
+if TYPE_CHECKING:
+    from mlcbuild.kernels.tagged import KernelTag
 
 
 def lower_action(
@@ -53,7 +57,7 @@ def lower_action(
 
     return Action(
         stage="lower",
-        version=1,
+        version=2,
         subject=f"{spec.subject}/{variant.name}",
         run=run,
         inputs={"model": model},
@@ -84,7 +88,7 @@ def _run(context: ActionContext, dump: Path | None) -> None:
     limits = from_params(Limits, params["limits"])
     _check_context(limits, config)
     capabilities = from_params(Capabilities, params["capabilities"])
-    kernels = get_kernel_set(capabilities)
+    kernels = get_kernel_set(capabilities)(capabilities)
     attention: AttentionSpec = architecture.model.attention_spec(config)
     window = choose_window(
         attention.window, params["sliding_window_size"], params["attention_sink_size"], limits
@@ -113,12 +117,20 @@ def _run(context: ActionContext, dump: Path | None) -> None:
     except StageError as error:
         where = f"{params['target']}, variant {params['variant']}"
         raise StageError(error.message, where=where, why=error.why, hint=error.hint) from error
-    for kernel, origin in lowered.schedules.items():
-        if origin == "default":
-            context.progress.note(f"{kernel}: no kernel of ours fits, default schedule")
     (context.out / PLAN).write_bytes(canonical_json.encode(lowered.plan))
     (context.out / KERNELS).write_text(tvm.ir.save_json(lowered.kernels), encoding="utf-8")
-    (context.out / SCHEDULES).write_bytes(canonical_json.encode(lowered.schedules))
+    (context.out / SCHEDULES).write_bytes(canonical_json.encode(_tags(lowered.tags)))
+
+
+def _tags(tags: Mapping[str, KernelTag | None]) -> dict[str, Any]:
+    """Builder and arguments of every kernel; null for one that no builder of ours made."""
+    return {
+        name: {
+            "builder": None if tag is None else tag.builder,
+            "args": None if tag is None else dict(tag.args),
+        }
+        for name, tag in tags.items()
+    }
 
 
 def choose_window(own: Window, size: int | None, sinks: int | None, limits: Limits) -> Window:

@@ -283,6 +283,11 @@ MLCB_API mlcb_status mlcb_engine_poll(mlcb_engine* engine, mlcb_event* event, in
  * that a Prometheus server scrapes. docs/metrics.md lists the figures. */
 MLCB_API mlcb_status mlcb_engine_metrics(mlcb_engine* engine, const char* format, char* text,
                                          size_t capacity, size_t* size);
+/* What this machine can do at most with the engine's threads and the instructions of its variant,
+ * as JSON (docs/benchmarking.md), *size as above. The first call measures it: about half a second,
+ * 256 MiB of memory, no step meanwhile. */
+MLCB_API mlcb_status mlcb_engine_limits(mlcb_engine* engine, char* text, size_t capacity,
+                                        size_t* size);
 /* Forgets every page that no request holds: what the prefix cache keeps. */
 MLCB_API mlcb_status mlcb_engine_clear_cache(mlcb_engine* engine);
 

@@ -3,6 +3,8 @@
 //   llama_peer bench BACKENDS MODEL.gguf THREADS REPEATS SPEC...
 //       SPEC is prefill:TOKENS or decode:BATCH:DEPTH:TOKENS; prints one JSON object in the shape of
 //       `mlcbuild bench --json`, tok_s being the median of REPEATS runs after one that warms up.
+//   llama_peer quantize BACKENDS MODEL.gguf THREADS FTYPE OUT.gguf
+//       FTYPE is a number of enum llama_ftype (15: Q4_K_M); MODEL may be quantized already.
 //   llama_peer logits BACKENDS MODEL.gguf THREADS CHUNK IDS OUT
 //       IDS holds int32 token ids; every CHUNK of them is a fresh sequence; OUT receives the logits
 //       of every position, float32 [tokens, vocab].
@@ -209,7 +211,16 @@ double Measure(Peer* peer, const Spec& spec) {
   return spec.tokens * spec.batch / (Seconds() - start);
 }
 
-int Bench(Peer* peer, int repeats, const std::vector<Spec>& specs) {
+// Seconds since `begin` until the logits of a prompt of one token are there.
+double FirstToken(Peer* peer, double begin) {
+  peer->NewContext(1, 1);
+  const std::vector<int32_t> ids = peer->RandomIds(1);
+  peer->Prefill(ids.data(), 1, 0, 0, true);
+  return Seconds() - begin;
+}
+
+int Bench(Peer* peer, double begin, int repeats, const std::vector<Spec>& specs) {
+  const double first_token = FirstToken(peer, begin);
   std::printf("{\"results\": [");
   const char* separator = "";
   for (const Spec& spec : specs) {
@@ -227,8 +238,8 @@ int Bench(Peer* peer, int repeats, const std::vector<Spec>& specs) {
     std::printf("\"tok_s\": %.3f}", rate);
     separator = ", ";
   }
-  std::printf("], \"rss_peak_bytes\": %lld, \"load_s\": %.4f}\n", ProcessBytes("VmHWM"),
-              peer->load_seconds());
+  std::printf("], \"rss_peak_bytes\": %lld, \"load_s\": %.4f, \"first_token_s\": %.4f}\n",
+              ProcessBytes("VmHWM"), peer->load_seconds(), first_token);
   return 0;
 }
 
@@ -254,12 +265,30 @@ int WriteLogits(Peer* peer, int chunk, const char* ids_path, const char* out_pat
   return 0;
 }
 
+int Quantize(const char* model, int threads, int type, const char* out) {
+  llama_log_set(KeepErrors, nullptr);
+  llama_model_quantize_params params = llama_model_quantize_default_params();
+  if (!params.quantize_output_tensor || params.pure || params.dry_run) ThrowMismatch();
+  params.nthread = threads;
+  params.ftype = static_cast<llama_ftype>(type);
+  params.allow_requantize = true;
+  const uint32_t status = llama_model_quantize(model, out, &params);
+  if (status != 0) throw std::runtime_error("llama_model_quantize: " + std::to_string(status));
+  return 0;
+}
+
 int Main(int count, char** arguments) {
+  const double begin = Seconds();
   const std::string mode = count > 1 ? arguments[1] : "";
   const bool bench = mode == "bench" && count > 6;
+  if (mode == "quantize" && count == 7) {
+    ggml_backend_load_all_from_path(arguments[2]);
+    return Quantize(arguments[3], std::atoi(arguments[4]), std::atoi(arguments[5]), arguments[6]);
+  }
   if (!bench && !(mode == "logits" && count == 8)) {
     std::fputs(
         "usage: llama_peer bench BACKENDS MODEL THREADS REPEATS SPEC...\n"
+        "       llama_peer quantize BACKENDS MODEL THREADS FTYPE OUT\n"
         "       llama_peer logits BACKENDS MODEL THREADS CHUNK IDS OUT\n",
         stderr);
     return 2;
@@ -268,7 +297,7 @@ int Main(int count, char** arguments) {
   for (int index = 6; bench && index < count; ++index) specs.push_back(ParseSpec(arguments[index]));
   Peer peer(arguments[2], arguments[3], std::atoi(arguments[4]));
   const int number = std::atoi(arguments[5]);
-  return bench ? Bench(&peer, number, specs)
+  return bench ? Bench(&peer, begin, number, specs)
                : WriteLogits(&peer, number, arguments[6], arguments[7]);
 }
 

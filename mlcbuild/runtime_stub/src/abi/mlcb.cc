@@ -430,6 +430,14 @@ mlcb_status mlcb_engine_metrics(mlcb_engine* engine, const char* format, char* t
   });
 }
 
+mlcb_status mlcb_engine_limits(mlcb_engine* engine, char* text, size_t capacity, size_t* size) {
+  return guarded([&] {
+    require(engine != nullptr && size != nullptr, "engine or size is NULL");
+    require(text != nullptr || capacity == 0, "text is NULL");
+    copy_out(engine->engine.limits(), text, capacity, size);
+  });
+}
+
 mlcb_status mlcb_engine_clear_cache(mlcb_engine* engine) {
   return guarded([&] {
     require(engine != nullptr, "engine is NULL");

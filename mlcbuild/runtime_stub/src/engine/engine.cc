@@ -11,6 +11,7 @@
 #include "core/json.h"
 #include "core/os.h"
 #include "engine/variant.h"
+#include "exec/limits.h"
 
 namespace mlcb {
 namespace {
@@ -794,6 +795,15 @@ std::string Engine::metrics(const std::string& format) {
   if (format == "prometheus") return metrics_->prometheus();
   throw Error(MLCB_ERROR_ARGUMENT,
               "the format is \"" + format + "\", not \"json\" or \"prometheus\"");
+}
+
+std::string Engine::limits() {
+  RunLock lock(this);
+  if (limits_.empty()) {
+    const Plan& plan = model_->plan();
+    limits_ = measure_limits(model_->pool(), plan.capability, plan.activations == "int8");
+  }
+  return limits_;
 }
 
 void Engine::clear_cache() {

@@ -102,6 +102,8 @@ class Engine {
 
   // format: "json" or "prometheus".
   std::string metrics(const std::string& format);
+  // What exec/limits.h measures, for this engine's threads and variant; once, then it is known.
+  std::string limits();
   void clear_cache();
 
  private:
@@ -151,6 +153,7 @@ class Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Speculator> speculator_;  // nullptr: none
   std::unique_ptr<EngineMetrics> metrics_;
+  std::string limits_;
   int64_t told_evictions_ = 0, told_preemptions_ = 0;
 
   std::mutex state_mutex_;

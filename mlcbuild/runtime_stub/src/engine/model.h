@@ -48,6 +48,7 @@ class Model {
   int64_t max_page_ids() const { return plan_.bounds[kKvNnz]; }
   uint64_t arena_bytes() const { return arena_.size(); }
   int threads() const { return pool_.threads(); }
+  ThreadPool* pool() { return &pool_; }
 
  private:
   static Plan load_plan(const Bundle& bundle, const BundleVariant& variant);
