@@ -117,10 +117,13 @@ def build(variant: Capabilities, chosen: Kernels, tiles: Tiles | None = None) ->
 def compile_kernels(variant: Capabilities, chosen: Kernels, tiles: Tiles | None = None) -> Compiled:
     """Some kernels, ready to run."""
     library = build(variant, chosen, tiles)
-    if variant.architecture != "x86":
-        return Compiled(
-            kernel_emulator.emulate(variant.architecture, library.mod, list(chosen)).call
-        )
+    if variant.architecture == "x86":
+        return loaded(library)
+    return Compiled(kernel_emulator.emulate(variant.architecture, library.mod, list(chosen)).call)
+
+
+def loaded(library: Any) -> Compiled:
+    """A library of TVM's for this machine, ready to run."""
 
     def call(name: str, arrays: Sequence[Array]) -> None:
         library[name](*(as_tensor(array) for array in arrays))

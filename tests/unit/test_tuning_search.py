@@ -14,6 +14,7 @@ import pytest
 
 from mlcbuild.errors import StageError
 from mlcbuild.kernels.cpu import space as cpu_space
+from mlcbuild.kernels.cpu.families import AVX2
 from mlcbuild.kernels.cpu.set import CpuKernels
 from mlcbuild.spec.capabilities import Capabilities
 from mlcbuild.spec.schedule_space import Workload
@@ -22,7 +23,7 @@ from mlcbuild.tuning.database import Database
 from mlcbuild.tuning.job import KnownTrial, RpcDevice, TuningJob, TuningTask
 from mlcbuild.tuning.record import CONFIRMED, TRIAL
 from mlcbuild.tuning.run import JobResult, run_job
-from tests.unit.kernel_runner import AVX2, VARIANTS, Compiled, aligned, skip_unless_runnable
+from tests.unit.kernel_runner import EMULATED, VARIANTS, aligned, loaded, skip_unless_runnable
 from tests.unit.tuning_records import workload
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ TOOLS = {"apache-tvm": "0.27.0.post1"}
 # -- spaces --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.isa)
+@pytest.mark.parametrize("variant", (*VARIANTS, *EMULATED), ids=lambda v: v.isa)
 @pytest.mark.parametrize("builder", ARGS)
 def test_spaces_know_their_own_points(variant: Capabilities, builder: str) -> None:
     spaces = cpu_space.spaces(variant, builder, ARGS[builder])
@@ -88,7 +89,7 @@ def test_decisions_never_change_a_result(variant: Capabilities) -> None:
         "mcpu": variant.llvm_cpu,
     }
     record["mattr"] = list(variant.llvm_features)
-    compiled = Compiled(tvm.compile(tvm.IRModule(functions), tvm.target.Target(record)))
+    compiled = loaded(tvm.compile(tvm.IRModule(functions), tvm.target.Target(record)))
     draw = np.random.default_rng(0)
     for builder in kinds:
         for rows in (1, 2, 5, 9, 23, 24, 50):

@@ -103,8 +103,8 @@ def linear_int(
                 out.write(rows[r], vectors[v], sums.get(i))
 
         def products() -> None:
-            tiled = TileProducts(x, w, s, out, code, group_size, zero_point)
-            tiled.write(tiles.many.blocks)
+            tile_products = TileProducts(x, w, s, out, code, group_size, zero_point)
+            tile_products.write(tiles.many.blocks)
 
         if not capabilities.int8_tiles or tiles.only in ("one", "few"):
             out.for_tiles(tiles, tile)

@@ -82,7 +82,7 @@ _ROWS = {
     ("linear_int4_float", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
     ("linear_int8", 512): RowsTile(rows=14, vectors=1, blocks=4, ahead=8),
     ("linear_int8_float", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
-    # Three words stay in registers beside the sums.
+    # Three words stay there beside the sums.
     ("linear_int3", 512): RowsTile(rows=12, vectors=1, blocks=4, ahead=8),
     ("linear_int3_float", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
     ("linear_dense", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
@@ -101,7 +101,7 @@ _SHORT_ROWS = {
 }
 
 # 8-bit codes without a dot-product instruction take two sums for each product (HalvedCodes).
-_WITHOUT_DOT = {
+_ROWS_WITHOUT_DOT = {
     ("linear_int8", 512): RowsTile(rows=8, vectors=1, blocks=4, ahead=8),
     ("linear_int8", 128): RowsTile(rows=2, vectors=2, blocks=4, ahead=0),
 }
@@ -123,8 +123,8 @@ def default_tiles(capabilities: Capabilities, kernel: str, out_features: int) ->
 
 def _rows_tile(capabilities: Capabilities, kernel: str) -> RowsTile:
     key = (kernel, capabilities.vector_bits)
-    if not capabilities.int8_dot and key in _WITHOUT_DOT:
-        return _WITHOUT_DOT[key]
+    if not capabilities.int8_dot and key in _ROWS_WITHOUT_DOT:
+        return _ROWS_WITHOUT_DOT[key]
     any_bits = "".join(c for c in kernel if not c.isdigit())
     short = _SHORT_ROWS.get((any_bits, capabilities.architecture))
     return short or _ROWS.get(key, _NARROW)
