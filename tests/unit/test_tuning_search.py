@@ -39,7 +39,7 @@ TOOLS = {"apache-tvm": "0.27.0.post1"}
 # -- spaces --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", (*VARIANTS, *EMULATED), ids=lambda v: v.isa)
+@pytest.mark.parametrize("variant", [*VARIANTS, *EMULATED], ids=lambda v: v.isa)
 @pytest.mark.parametrize("builder", ARGS)
 def test_spaces_know_their_own_points(variant: Capabilities, builder: str) -> None:
     spaces = cpu_space.spaces(variant, builder, ARGS[builder])
