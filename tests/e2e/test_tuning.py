@@ -17,9 +17,9 @@ import pytest
 
 from mlcbuild.engine.engine import Engine
 from mlcbuild.kernels.cpu import space as cpu_space
+from mlcbuild.kernels.cpu.families import AVX2
 from mlcbuild.pipeline.stages.schedule import workloads_of
 from mlcbuild.pipeline.tuning import record_key
-from mlcbuild.targets.linux_x86_64_cpu import AVX2
 from mlcbuild.tuning.database import Database
 from mlcbuild.tuning.record import TuningRecord
 from tests.conftest import ROOT, run_mlcbuild, write_recipe

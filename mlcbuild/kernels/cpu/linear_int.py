@@ -73,8 +73,10 @@ def linear_int(
 
             def add_group(group: Expr) -> None:
                 prefetch_group(w, vectors, lanes, group, bits, size.ahead)
-                row_sums = [load(x.sums, row, group) for row in rows]
-                corrections = [keep(total * i32(-zero_point)) for total in row_sums]
+                row_sums, corrections = [], []
+                for row in rows:
+                    row_sums.append(load(x.sums, row, group))
+                    corrections.append(keep(row_sums[-1] * i32(-zero_point)))
 
                 def steps() -> Iterator[list[Expr]]:
                     for number in range(code.packs):
