@@ -18,13 +18,13 @@ from mlcbuild.pipeline.scheduler import Scheduler
 from mlcbuild.pipeline.stages.files import SCHEDULES
 from mlcbuild.pipeline.stages.schedule import workloads_of
 from mlcbuild.pipeline.stages.tools import tool_versions
+from mlcbuild.pipeline.stages.tuning_harness import LINK_FLAGS, harness_action
 from mlcbuild.pipeline.stages.zig import ZIG
 from mlcbuild.pipeline.tuning import record_key, writable_database
 from mlcbuild.quant.schemes import get_scheme
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.schedule_space import Workload
 from mlcbuild.spec.scheme import QuantScheme
-from mlcbuild.store.records import ActionRecord
 from mlcbuild.store.store import Store
 from mlcbuild.targets.registry import get_target
 from mlcbuild.targets.target import Target, Variant
@@ -182,18 +182,40 @@ def tune_builds(
             chosen.append((target, variant, graph.kernels.lowered[variant.name]))
     if not chosen:
         return []
+    harnesses = {target.name: harness_action(target) for target, _, _ in chosen}
+    wanted = [*(action for _, _, action in chosen), *harnesses.values()]
     scheduler = Scheduler(env.store, env.progress, jobs=env.jobs, threads=env.threads)
     with env.store.in_use():
-        built = scheduler.run([action for _, _, action in chosen])
+        built = scheduler.run(wanted)
         if built.first_error is not None:
             raise built.first_error
-        kernels = [
-            (target, variant, _tags(env.store, record))
-            for (target, variant, _), record in zip(chosen, built.records, strict=True)
+        folders = {
+            id(action): env.store.materialize(record.tree)
+            for action, record in zip(wanted, built.records, strict=True)
             if record is not None
+        }
+        kernels = [
+            (target, variant, json.loads((folders[id(action)] / SCHEDULES).read_bytes()))
+            for target, variant, action in chosen
         ]
-    database = writable_database(specs[0], env)
-    plans = plan_tuning(kernels, database, request, lambda target: link_command(env.store, target))
+
+        def link(target: Target) -> tuple[str, ...]:
+            objects = sorted(folders[id(harnesses[target.name])].iterdir())
+            return (*link_command(env.store, target), *map(str, objects))
+
+        return _run_plans(env, specs[0], request, kernels, link, watch)
+
+
+def _run_plans(
+    env: BuildEnv,
+    spec: BuildSpec,
+    request: TuningRequest,
+    kernels: Sequence[tuple[Target, Variant, Mapping[str, Any]]],
+    link: Callable[[Target], tuple[str, ...]],
+    watch: PlanWatch | None,
+) -> list[tuple[TuningPlan, JobResult]]:
+    database = writable_database(spec, env)
+    plans = plan_tuning(kernels, database, request, link)
     device = request.device or host_device(request.threads)
     tools = tool_versions("apache-tvm", "apache-tvm-ffi", ZIG, XGBOOST)
     results = []
@@ -209,12 +231,6 @@ def tune_builds(
     return results
 
 
-def _tags(store: Store, record: ActionRecord) -> dict[str, Any]:
-    """What the lower stage wrote about the kernels of one variant."""
-    tags: dict[str, Any] = json.loads((store.materialize(record.tree) / SCHEDULES).read_bytes())
-    return tags
-
-
 def _cannot_run(variant: Variant) -> ResourceError:
     return ResourceError(
         f"this machine cannot run the variant {variant.name}, so it cannot be tuned here",
@@ -224,7 +240,7 @@ def _cannot_run(variant: Variant) -> ResourceError:
 
 
 def link_command(store: Store, target: Target) -> tuple[str, ...]:
-    """Makes a shared library of the object file that follows, with zig, as the link stage does.
+    """Makes a shared library of the objects that follow, with zig; ``-o FILE`` says where.
 
     TVM's runtime, which loads it, has what it refers to.
     """
@@ -236,12 +252,8 @@ def link_command(store: Store, target: Target) -> tuple[str, ...]:
         sys.executable,
         "-m",
         ZIG,
-        "cc",
+        "c++",
         "-target",
         target.zig_triple,
-        "-shared",
-        "-fPIC",
-        "-g0",
-        "-Wl,-z,undefs",
-        "-lm",
+        *LINK_FLAGS,
     )

@@ -21,17 +21,21 @@ from mlcbuild.spec.schedule_space import Decisions, Workload
 # arch/x86/include/uapi/asm/prctl.h: ask Linux for the registers of AMX.
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
-# Calls for a kernel whose weights are in memory, each after the caches were emptied; and for one
-# whose weights stay in a cache.
-COLD_CALLS = 15
-WARM_CALLS, WARM_ROUNDS = 2, 5
+# Kernel calls of one time, and times of a candidate.
+CALLS, ROUNDS = 3, 9
+
+# Bytes of copies of weights that calls use in turn, where weights come from memory: more than any
+# last level of a cache that one of these devices gives to a process.
+COLD_BYTES = 256 << 20
+
+# Names of the kernels' arguments that are weights.
+_WEIGHTS = ("w", "s")
 
 
-def prepare_worker(threads: int) -> None:
-    """Called first in a worker that runs kernels here: its threads, and AMX's registers."""
+def prepare_worker() -> None:
+    """Called first in a worker that runs kernels here: it asks for AMX's registers."""
     import ctypes
 
-    tvm.get_global_func("runtime.config_threadpool")(1, threads)
     if "amx_int8" in _flags():
         ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
 
@@ -50,56 +54,53 @@ def build_library(
     whole: bool,
     target: Any,
     link: Sequence[str],
+    threads: int,
 ) -> str:
     """Compiles and links one candidate, in a builder's worker; the path of its library.
 
     ``whole``: the kernel for any number of rows, as it is shipped, not only the workload's form.
+    ``link`` is a linker command that ends with the objects of runtime_stub/tuning, which run the
+    kernel as a bundle's runtime does; its exit code is not 0 if the candidate cannot be linked.
     """
-    from mlcbuild.tuning.candidates import build_kernel
+    from mlcbuild.tuning.candidates import build_kernel, space_of
 
     func = build_kernel(capabilities, workload, decisions, whole=whole)
-    return export_library(compile_kernel(func, target), link)
-
-
-def compile_kernel(func: Any, target: Any) -> Any:
-    """A module with the kernel as ``main``."""
-    library = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
-    return getattr(library, "mod", library)
-
-
-def export_library(module: Any, link: Sequence[str]) -> str:
-    """Writes a shared library with the linker command ``link``; its path."""
+    library = tvm.compile(
+        tvm.IRModule({"kernel": func.with_attr("global_symbol", "kernel")}), target
+    )
+    names = [parameter.name for parameter in func.params]
+    weights = sum(1 << place for place, name in enumerate(names) if name in _WEIGHTS)
+    cold = space_of(capabilities, workload).cold
     folder = Path(tempfile.mkdtemp(prefix="candidate-"))
-    module.write_to_file(str(folder / "kernel.o"), "o")
-    library = folder / "kernel.so"
-    command = [*link, "-o", str(library), str(folder / "kernel.o")]
+    getattr(library, "mod", library).write_to_file(str(folder / "kernel.o"), "o")
+    (folder / "about.cc").write_text(
+        "#include <cstdint>\n"
+        f'extern "C" const int32_t mlcb_tuning_threads = {threads};\n'
+        f'extern "C" const uint64_t mlcb_tuning_weights = {weights if cold else 0}u;\n'
+        f'extern "C" const uint64_t mlcb_tuning_copies_bytes = {COLD_BYTES}u;\n',
+        encoding="utf-8",
+    )
+    file = str(folder / "kernel.so")
+    command = [*link, str(folder / "kernel.o"), str(folder / "about.cc"), "-o", file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"linking failed: {done.stderr.strip()[-500:]}")
-    return str(library)
+    return file
 
 
 def time_calls(
     module: Any, device: Any, evaluator_config: Any, repeated_args: Sequence[Sequence[Any]]
 ) -> list[float]:
-    """Seconds of calls, on this machine or behind an RPC session.
-
-    ``enable_cpu_cache_flush`` says that weights come from memory: each call is timed alone, after
-    the arguments were flushed from the caches (warm caches would choose another kernel). The
-    first argument, activations, stays: in a model it was just written.
-    """
-    cold = bool(evaluator_config.enable_cpu_cache_flush)
+    """Seconds of calls, on this machine or behind an RPC session."""
     evaluator = module.time_evaluator(
         func_name="main",
         dev=device,
-        number=1 if cold else evaluator_config.number,
+        number=evaluator_config.number,
         repeat=evaluator_config.repeat,
-        min_repeat_ms=0 if cold else evaluator_config.min_repeat_ms,
-        f_preproc="cache_flush_cpu_non_first_arg" if cold else "",
+        min_repeat_ms=0,
     )
     seconds: list[float] = []
     for args in repeated_args:
-        evaluator(*args)
         seconds += [float(value) for value in evaluator(*args).results]
     return seconds
 

@@ -168,7 +168,7 @@ class Search:
         traces = [candidate.sch.trace for candidate in candidates]
         chosen = [space.decisions_at(sampled_index(trace)) for trace in traces]
         built = self._workers.build(workload, chosen)
-        results = self._workers.run(built, context.mod, cold=space.cold)
+        results = self._workers.run(built, context.mod)
         self._workers.drop(built)
         trials = []
         for candidate, trace, decisions, result in zip(
@@ -196,7 +196,6 @@ class Search:
         The seconds of a search were taken minutes apart, on a machine that does other things too.
         Here every round measures everybody once, so that what disturbs a round disturbs all.
         """
-        space = space_of(self._job.capabilities, workload)
         finalists = [Trial(self._default(workload))]
         for trial in sorted(trials, key=lambda trial: trial.time):
             known = [finalist.decisions for finalist in finalists]
@@ -208,7 +207,7 @@ class Search:
             order = list(range(len(finalists)))
             if turn % 2:
                 order.reverse()
-            results = self._workers.run([built[i] for i in order], mod, cold=space.cold)
+            results = self._workers.run([built[i] for i in order], mod)
             times = [Trial({}, [float(v) for v in r.run_secs or ()]).time for r in results]
             rounds.append([time for _, time in sorted(zip(order, times, strict=True))])
         self._workers.drop(built)
@@ -222,8 +221,7 @@ class Search:
             "confirmed",
             number=number,
             decisions=finalists[place].decisions,
-            seconds=[times[place] for times in rounds],
-            default_seconds=[times[0] for times in rounds],
+            seconds=[times[place] for times in rounds if math.isfinite(times[place])],
             speedup=speedup,
             rounds=len(rounds),
             trace=finalists[place].trace,
@@ -242,13 +240,15 @@ def choose_winner(rounds: Sequence[Sequence[float]]) -> tuple[int, float] | None
 
     ``rounds`` hold the seconds of everybody, the default's first, infinite for a failure. The
     default itself wins with a speedup of 1 unless somebody is faster by ``LEAST_GAIN`` in the
-    median round and no slower in three of four. None if the default does not run.
+    median round and no slower in three of four. Rounds in which the default failed do not count;
+    None if they are half of all, or more.
     """
-    if not rounds or not all(math.isfinite(times[0]) for times in rounds):
+    usable = [times for times in rounds if math.isfinite(times[0])]
+    if 2 * len(usable) <= len(rounds):
         return None
     best = (0, 1.0)
-    for place in range(1, len(rounds[0])):
-        ratios = sorted(times[0] / times[place] for times in rounds)
+    for place in range(1, len(usable[0])):
+        ratios = sorted(times[0] / times[place] for times in usable)
         middle, low = statistics.median(ratios), ratios[len(ratios) // 4]
         if middle >= LEAST_GAIN and low >= 1.0 and middle > best[1]:
             best = (place, middle)

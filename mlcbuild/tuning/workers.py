@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,10 @@ ms = load_meta_schedule()
 _USES = 64
 
 
-def _build(item: tuple[Capabilities, Workload, Decisions, bool, Any, tuple[str, ...]]) -> str:
+_Item = tuple[Capabilities, Workload, Decisions, bool, Any, tuple[str, ...], int]
+
+
+def _build(item: _Item) -> str:
     return measure.build_library(*item)
 
 
@@ -49,16 +51,17 @@ class Workers:
         self._builders = PopenPoolExecutor(
             max_workers=1, timeout=job.build_timeout, maximum_process_uses=_USES
         )
-        self._runners: dict[bool, Any] = {}
+        self._runner: Any = None
 
     def build(
         self, workload: Workload, candidates: Sequence[Decisions], *, whole: bool = False
     ) -> list[Any]:
         """A ``BuilderResult`` for each candidate; ``whole`` compiles it for any number of rows."""
-        capabilities = self._job.capabilities
+        job = self._job
+        capabilities = job.capabilities
         results = []
         inputs = [
-            (capabilities, workload, decisions, whole, self.target, self._job.link)
+            (capabilities, workload, decisions, whole, self.target, job.link, job.threads)
             for decisions in candidates
         ]
         for done in self._builders.map_with_error_catching(_build, inputs):
@@ -71,7 +74,7 @@ class Workers:
                 results.append(ms.builder.BuilderResult(None, str(done.value)))
         return results
 
-    def run(self, built: Sequence[Any], mod: tvm.IRModule, *, cold: bool) -> list[Any]:
+    def run(self, built: Sequence[Any], mod: tvm.IRModule) -> list[Any]:
         """A ``RunnerResult`` for each candidate, with the seconds of its calls.
 
         ``mod`` is the stand-in, whose signature the kernels have.
@@ -85,7 +88,9 @@ class Workers:
                 continue
             inputs.append(ms.runner.RunnerInput(result.artifact_path, "cpu", info))
             places.append(place)
-        futures = self._runner(cold).run(inputs) if inputs else []
+        if self._runner is None:
+            self._runner = self._make_runner()
+        futures = self._runner.run(inputs) if inputs else []
         for place, future in zip(places, futures, strict=True):
             results[place] = future.result()
         return results
@@ -96,25 +101,17 @@ class Workers:
             if result.artifact_path is not None:
                 shutil.rmtree(Path(str(result.artifact_path)).parent, ignore_errors=True)
 
-    def _runner(self, cold: bool) -> Any:
-        if cold not in self._runners:
-            config = ms.runner.EvaluatorConfig(
-                number=measure.WARM_CALLS,
-                repeat=measure.COLD_CALLS if cold else measure.WARM_ROUNDS,
-                min_repeat_ms=0,
-                enable_cpu_cache_flush=cold,
-            )
-            self._runners[cold] = self._make_runner(config)
-        return self._runners[cold]
-
-    def _make_runner(self, config: Any) -> Any:
+    def _make_runner(self) -> Any:
+        config = ms.runner.EvaluatorConfig(
+            number=measure.CALLS, repeat=measure.ROUNDS, min_repeat_ms=0
+        )
         rpc = self._job.rpc
         if rpc is None:
             return ms.runner.LocalRunner(
                 timeout_sec=self._job.run_timeout,
                 evaluator_config=config,
                 f_run_evaluator=measure.time_calls,
-                initializer=functools.partial(measure.prepare_worker, self._job.threads),
+                initializer=measure.prepare_worker,
             )
         return ms.runner.RPCRunner(
             rpc_config=ms.runner.RPCConfig(

@@ -1,7 +1,7 @@
 """A linker for candidates of which some crash, hang, cannot run or cannot be linked.
 
-Called as ``bad_linker.py STATE MODES COMMAND... -o LIBRARY OBJECT``: MODES (with commas) are for
-the first calls, counted in the file STATE; later calls run COMMAND, the real linker.
+Called as ``bad_linker.py STATE MODES COMMAND... OBJECTS... -o LIBRARY``: MODES (with commas) are
+for the first calls, counted in the file STATE; later calls run COMMAND, the real linker.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ def main() -> int:
         print("ld: this candidate cannot be linked", file=sys.stderr)
         return 1
     if mode in BODIES:
-        place = command.index("-o")
-        source = path.with_suffix(".c")
+        source = path.with_suffix(".cc")
         source.write_text(
-            "int __tvm_ffi_main(void* s, const void* a, int n, void* r) "
-            f"{{ {BODIES[mode]} return 0; }}\n"
+            'extern "C" { void* __TVMBackendParallelLaunch; '
+            "int __tvm_ffi_kernel(void* s, const void* a, int n, void* r) "
+            f"{{ {BODIES[mode]} return 0; }} }}\n"
         )
-        command = [*command[: place + 2], str(source)]
+        kept = [word for word in command if not word.endswith("kernel.o")]
+        command = [*kept, str(source)]
     return subprocess.run(command, check=False).returncode
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from mlcbuild.errors import StageError
 from mlcbuild.kernels.cpu import space as cpu_space
 from mlcbuild.kernels.cpu.families import AVX2
 from mlcbuild.kernels.cpu.set import CpuKernels
+from mlcbuild.pipeline.stages.runtime import COMPILE_FLAGS
+from mlcbuild.pipeline.stages.runtime import ROOT as RUNTIME
+from mlcbuild.pipeline.stages.tuning_harness import LINK_FLAGS, SOURCES
 from mlcbuild.spec.capabilities import Capabilities
 from mlcbuild.spec.schedule_space import Workload
 from mlcbuild.targets.linux_x86_64_cpu import TARGET
@@ -136,6 +140,9 @@ def test_a_winner_is_faster_in_most_rounds() -> None:
     assert choose_winner([[1.0, 0.5]] * 5 + [[1.0, 1.2]] * 2) == (0, 1.0)
     assert choose_winner([[1.0, math.inf], [1.0, math.inf]]) == (0, 1.0)
     assert choose_winner([[math.inf, 1.0]]) is None
+    failed_once = [[1.0, 0.5], [math.inf, 0.5], [1.0, 0.5]]
+    assert choose_winner(failed_once) == (1, 2.0)
+    assert choose_winner([*failed_once, [math.inf, 0.5]]) is None
     assert choose_winner([]) is None
 
 
@@ -153,11 +160,18 @@ def test_a_budget_is_shared_by_the_tasks_that_are_left() -> None:
 # -- searches ------------------------------------------------------------------------------------
 
 
-def link(zig_cache: Path) -> tuple[str, ...]:
+@pytest.fixture(scope="session")
+def link(zig_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """As tuning links candidates, with the tests' cache."""
+    folder = tmp_path_factory.mktemp("harness")
     variables = [f"ZIG_{kind}_CACHE_DIR={zig_cache}" for kind in ("GLOBAL", "LOCAL")]
-    zig = [sys.executable, "-m", "ziglang", "cc", "-target", TARGET.zig_triple]
-    return ("env", *variables, *zig, "-shared", "-fPIC", "-g0", "-Wl,-z,undefs", "-lm")
+    zig = ["env", *variables, sys.executable, "-m", "ziglang", "c++", "-target", TARGET.zig_triple]
+    objects = []
+    for number, source in enumerate(SOURCES):
+        objects.append(str(folder / f"{number}.o"))
+        command = [*zig, *COMPILE_FLAGS, "-O2", "-c", source, "-o", objects[-1]]
+        subprocess.run(command, cwd=RUNTIME, check=True)
+    return (*zig, *LINK_FLAGS, *objects)
 
 
 def job(command: tuple[str, ...], *workloads: Workload, **changes: Any) -> TuningJob:
@@ -184,11 +198,11 @@ def avx2() -> None:
 
 
 @pytest.mark.usefixtures("avx2")
-def test_bad_candidates_cost_a_trial_each(tmp_path: Path, zig_cache: Path) -> None:
+def test_bad_candidates_cost_a_trial_each(tmp_path: Path, link: tuple[str, ...]) -> None:
     """A candidate that crashes, hangs, traps or does not link: the search goes on."""
     modes = "crash,hang,illegal,fail"
     linker = (sys.executable, str(ROOT / "tests" / "unit" / "bad_linker.py"), str(tmp_path / "n"))
-    asked = job((*linker, modes, *link(zig_cache)), workload(), run_timeout=3.0)
+    asked = job((*linker, modes, *link), workload(), run_timeout=3.0)
     (outcome,) = run(tmp_path / "db", asked).outcomes
     assert (outcome.trials, outcome.failed, outcome.error) == (8, 4, None)
     assert outcome.record is not None
@@ -238,18 +252,20 @@ def tracker() -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.usefixtures("avx2")
-def test_tuning_over_a_tracker(tmp_path: Path, zig_cache: Path, tracker: tuple[str, int]) -> None:
+def test_tuning_over_a_tracker(
+    tmp_path: Path, link: tuple[str, ...], tracker: tuple[str, int]
+) -> None:
     rpc = RpcDevice(*tracker, key="board")
-    asked = job(link(zig_cache), workload(form="few", rows=8), trials=4, rpc=rpc)
+    asked = job(link, workload(form="few", rows=8), trials=4, rpc=rpc)
     (outcome,) = run(tmp_path, asked).outcomes
     assert (outcome.trials, outcome.failed, outcome.error) == (4, 0, None)
     assert outcome.record is not None
 
 
 @pytest.mark.usefixtures("avx2")
-def test_a_device_that_is_not_there(tmp_path: Path, zig_cache: Path) -> None:
+def test_a_device_that_is_not_there(tmp_path: Path, link: tuple[str, ...]) -> None:
     rpc = RpcDevice("127.0.0.1", 1, "board")
-    asked = job(link(zig_cache), workload(), trials=2, batch=2, rounds=1, rpc=rpc, run_timeout=2.0)
+    asked = job(link, workload(), trials=2, batch=2, rounds=1, rpc=rpc, run_timeout=2.0)
     (outcome,) = run(tmp_path, asked).outcomes
     assert outcome.failed == outcome.trials > 0
     assert outcome.record is None
