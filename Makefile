@@ -23,7 +23,7 @@ CXX_FILES := $(shell find mlcbuild/runtime_stub tests -name '*.cc' -o -name '*.c
 help:
 	@echo 'make demo         build $(RECIPE) and ask the bundle a question'
 	@echo 'make test         linters, then the tests'
-	@echo 'make test-slow    the proofs that take longer: the same bytes twice, 20 kills of a real build'
+	@echo 'make test-slow    the proofs that take longer: the same bytes twice, 20 kills of a real build, 200 of a tuner'
 	@echo 'make test-soak    64 streams at once and damaged HTTP requests, ten minutes each'
 	@echo 'make sanitize     the runtime under ThreadSanitizer and AddressSanitizer'
 	@echo 'make fuzz         libFuzzer over what the runtime reads, ten minutes a part (needs clang)'
@@ -51,6 +51,7 @@ test: lint
 test-slow: $(READY)
 	$(BIN)/python tests/bench/reproduce.py $(RECIPE) -- --quantization $(QUANTIZATION)
 	$(BIN)/python tests/bench/crash_build.py $(RECIPE) --kills 20 -- --quantization $(QUANTIZATION)
+	$(BIN)/python tests/bench/crash_database.py --kills 200
 
 test-soak: $(READY)
 	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION)) || exit 1; \

@@ -21,8 +21,9 @@ from mlcbuild.spec.schedule_space import Decisions, Workload
 # arch/x86/include/uapi/asm/prctl.h: ask Linux for the registers of AMX.
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
-# Kernel calls of one time, and times of a candidate.
-CALLS, ROUNDS = 3, 9
+# Kernel calls of one time, and times of a candidate. One call before them warms up; the last time
+# is left out, since the last call gives the memory back.
+CALLS, ROUNDS = 3, 10
 
 # Bytes of copies of weights that calls use in turn, where weights come from memory: more than any
 # last level of a cache that one of these devices gives to a process.
@@ -76,6 +77,7 @@ def build_library(
     (folder / "about.cc").write_text(
         "#include <cstdint>\n"
         f'extern "C" const int32_t mlcb_tuning_threads = {threads};\n'
+        f'extern "C" const uint64_t mlcb_tuning_calls = {1 + CALLS * ROUNDS}u;\n'
         f'extern "C" const uint64_t mlcb_tuning_weights = {weights if cold else 0}u;\n'
         f'extern "C" const uint64_t mlcb_tuning_copies_bytes = {COLD_BYTES}u;\n',
         encoding="utf-8",
@@ -101,7 +103,7 @@ def time_calls(
     )
     seconds: list[float] = []
     for args in repeated_args:
-        seconds += [float(value) for value in evaluator(*args).results]
+        seconds += [float(value) for value in evaluator(*args).results[:-1]]
     return seconds
 
 

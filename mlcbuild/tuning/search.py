@@ -203,18 +203,19 @@ class Search:
                 finalists.append(trial)
         built = self._workers.build(workload, [f.decisions for f in finalists], whole=True)
         rounds: list[list[float]] = []
+        errors = [str(b.error_msg) for b in built if b.error_msg is not None]
         for turn in range(self._job.rounds):
             order = list(range(len(finalists)))
             if turn % 2:
                 order.reverse()
             results = self._workers.run([built[i] for i in order], mod)
+            errors += [str(r.error_msg) for r in results if r.error_msg is not None]
             times = [Trial({}, [float(v) for v in r.run_secs or ()]).time for r in results]
             rounds.append([time for _, time in sorted(zip(order, times, strict=True))])
         self._workers.drop(built)
         winner = choose_winner(rounds)
         if winner is None:
-            reason = next((str(b.error_msg) for b in built if b.error_msg is not None), "")
-            self._emit("failed", number=number, error=_last_line(reason) or "the default fails")
+            self._emit("failed", number=number, error=_last_line(errors[0] if errors else ""))
             return
         place, speedup = winner
         self._emit(
@@ -257,4 +258,4 @@ def choose_winner(rounds: Sequence[Sequence[float]]) -> tuple[int, float] | None
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1].strip() if lines else ""
+    return lines[-1].strip() if lines else "it gave no reason"

@@ -111,10 +111,14 @@ def ort(python: Path, model: Path) -> Driver:
 
 @contextmanager
 def one_cpu_busy() -> Iterator[None]:
-    """A loop on the last CPU that this process may use."""
+    """A loop on the last CPU that this process may use, in a session of its own.
+
+    Linux shares a CPU between sessions first, then between the processes of one: a loop of our own
+    session would take less than what another program of the user takes.
+    """
     cpu = max(os.sched_getaffinity(0))
     code = f"import os\nos.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", code]) as loop:
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as loop:
         try:
             yield
         finally:

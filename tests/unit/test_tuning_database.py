@@ -15,15 +15,19 @@ import pytest
 
 from mlcbuild.cli.main import run
 from mlcbuild.errors import SourceError
+from mlcbuild.kernels.cpu import space as cpu_space
+from mlcbuild.kernels.cpu.families import ARM, WASM, X86
+from mlcbuild.pipeline.tuning import record_key
 from mlcbuild.tuning.database import (
     KEPT_TRIALS,
+    SHIPPED,
     Contents,
     Database,
     best_records,
     encode_records,
     read_file,
 )
-from mlcbuild.tuning.record import TRIAL, RecordError, TuningRecord
+from mlcbuild.tuning.record import TRIAL, RecordError, TuningRecord, capabilities_digest
 from tests.unit.tuning_records import record, workload
 
 ROOT = Path(__file__).parents[2]
@@ -237,10 +241,10 @@ def db(folder: Path, *arguments: str | Path) -> int:
 
 def test_list_show_and_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, record(1), record(2, kind=TRIAL, speedup=None))
-    assert db(tmp_path, "list", "--json") == 0
+    assert db(tmp_path, "list", "--isa", "avx2", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert TuningRecord.from_json(row) == record(1)
-    assert db(tmp_path, "list", "--all") == 0
+    assert db(tmp_path, "list", "--isa", "avx2", "--all") == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert db(tmp_path, "best", "--kernel", "64x64", "--isa", "avx2", "--json") == 0
     assert [r["id"] for r in json.loads(capsys.readouterr().out)] == [record(1).id]
@@ -291,8 +295,29 @@ def test_a_damaged_line_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = write(tmp_path, record(1))
     with path.open("ab") as file:
         file.write(b'{"v":1')
-    assert db(tmp_path, "list", "--json") == 0
+    assert db(tmp_path, "list", "--isa", "avx2", "--json") == 0
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)) == 1
     assert f"{path}:2: cut off in the middle" in captured.err
     assert os.path.getsize(path) > 0
+
+
+# -- what comes with mlcbuild --------------------------------------------------------------------
+
+
+def test_shipped_records_apply() -> None:
+    """Every one of them is whole, and of use to the templates of this version."""
+    contents = Database(SHIPPED).read()
+    assert contents.records
+    assert not contents.bad
+    families = {capabilities_digest(family): family for family in (*X86, *ARM, *WASM)}
+    for item in contents.records:
+        family = families[item.key.capabilities]
+        assert item.key == record_key(family, item.key.workload)
+        args = dict(item.workload.args)
+        spaces = {s.form: s for s in cpu_space.spaces(family, item.workload.builder, args)}
+        space = spaces[item.workload.form]
+        assert space.rows == item.workload.rows
+        default = cpu_space.default_decisions(family, item.workload.builder, args, space.form)
+        decisions = dict(item.decisions)
+        assert decisions == default or space.index_of(decisions) is not None

@@ -22,9 +22,10 @@ __attribute__((weak, visibility("default"))) void* __TVMBackendParallelLaunch = 
 int __tvm_ffi_kernel(void* self, const mlcb::PackedArg* args, int32_t count,
                      mlcb::PackedArg* result);
 
-// In a source made for the candidate: threads, the arguments that are weights (a bit each), and how
-// many bytes of copies of them there should be.
+// In a source made for the candidate: threads, how often it will be called, the arguments that are
+// weights (a bit each), and how many bytes of copies of them there should be.
 extern const int32_t mlcb_tuning_threads;
+extern const uint64_t mlcb_tuning_calls;
 extern const uint64_t mlcb_tuning_weights;
 extern const uint64_t mlcb_tuning_copies_bytes;
 }
@@ -73,7 +74,7 @@ class Pages {
 
 uint64_t padded(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
-// The state of one candidate; it goes when its library is unloaded.
+// The state of one candidate. It goes with the last call: TVM never unloads a library.
 class Harness {
  public:
   explicit Harness(const PackedArg* args, int32_t count) : pool_(mlcb_tuning_threads) {
@@ -107,9 +108,12 @@ class Harness {
       changed[weight.place].pointer = &weight.tensor;
     }
     if (!weights_.empty()) next_ = (next_ + 1) % copies_;
+    ++calls_;
     ThreadPool::Scope scope(&pool_);
     return __tvm_ffi_kernel(self, changed.data(), count, result);
   }
+
+  bool done() const { return calls_ >= mlcb_tuning_calls; }
 
  private:
   struct Weight {
@@ -120,7 +124,7 @@ class Harness {
   ThreadPool pool_;
   std::vector<Weight> weights_;
   std::unique_ptr<Pages> pages_;
-  uint64_t copies_ = 0, stride_ = 0, next_ = 0;
+  uint64_t copies_ = 0, stride_ = 0, next_ = 0, calls_ = 0;
 };
 
 std::unique_ptr<Harness> harness;
@@ -138,5 +142,7 @@ extern "C" __attribute__((visibility("default"))) int __tvm_ffi_main(void* self,
                                                                      mlcb::PackedArg* result) {
   __TVMBackendParallelLaunch = reinterpret_cast<void*>(&mlcb::launch);
   if (!mlcb::harness) mlcb::harness = std::make_unique<mlcb::Harness>(args, count);
-  return mlcb::harness->call(self, args, count, result);
+  const int code = mlcb::harness->call(self, args, count, result);
+  if (mlcb::harness->done()) mlcb::harness.reset();
+  return code;
 }
