@@ -30,8 +30,17 @@ def module(size: int) -> Any:
     return add_sampling(tvm.IRModule(), size)
 
 
+def floats(values: Any) -> Array:
+    return np.array(values, np.float32)
+
+
+def ints(values: Any) -> Array:
+    return np.array(values, np.int32)
+
+
 def random_logits(size: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(size, np.float32) * np.float32(4)
+    values: Array = np.random.default_rng(seed).standard_normal(size, np.float32) * np.float32(4)
+    return values
 
 
 def softmax(x: Array, temperature: float) -> Array:
@@ -53,7 +62,7 @@ def test_softmax(module: Any, size: int, temperature: float) -> None:
 def test_sorting_is_stable_and_complete(module: Any, size: int, kind: str) -> None:
     values = {
         "random": softmax(random_logits(size), 1.0).astype(np.float32),
-        "equal": np.repeat(np.float32([0.5, 0.25]), [size // 2, size - size // 2]),
+        "equal": np.repeat(floats([0.5, 0.25]), [size // 2, size - size // 2]),
         "signs": random_logits(size).round(1),  # many ties, both zeros
     }[kind]
     ordered, order = run_function(module, "argsort_probs", [values[None]])
@@ -121,13 +130,13 @@ def test_draws_are_those_of_the_sums(module: Any, size: int, top_p: float) -> No
 
 def test_draws_follow_the_probabilities() -> None:
     module = add_sampling(tvm.IRModule(), 4)
-    probs = np.float32([[0.5, 0.3, 0.15, 0.05]])
-    order = np.int32([[3, 1, 0, 2]])
-    kept = np.float32([0.5, 0.3, 0.15]) / np.float32(0.95)
+    probs = floats([[0.5, 0.3, 0.15, 0.05]])
+    order = ints([[3, 1, 0, 2]])
+    kept = floats([0.5, 0.3, 0.15]) / np.float32(0.95)
     counts = np.zeros(4, np.int64)
     uniforms = (np.arange(200, dtype=np.float32) + 0.5) / 200
     for uniform in uniforms:
-        args = [probs, order, np.array([uniform]), np.zeros(1, np.int32), np.float32([0.9])]
+        args = [probs, order, np.array([uniform]), np.zeros(1, np.int32), floats([0.9])]
         counts[run_function(module, "sample_with_top_p", args)[0]] += 1
     assert counts[2] == 0, "what top_p leaves out is never drawn"
     np.testing.assert_allclose(counts[[3, 1, 0]] / 200, kept, atol=0.006)
@@ -141,9 +150,9 @@ def test_a_masked_row_gives_the_only_token_left(module: Any, size: int) -> None:
     run_kernel(logits.apply_bitmask(size), [x, np.zeros(1, np.int32), mask])
     assert np.argmax(x) == allowed
     assert (x == np.float32(logits.MASKED)).sum() == size - 1
-    probs = run_function(module, "softmax_with_temperature", [x[None], np.float32([1])])[0]
+    probs = run_function(module, "softmax_with_temperature", [x[None], floats([1])])[0]
     ordered, order = run_function(module, "argsort_probs", [probs])
-    args = [ordered, order, np.float32([0.999]), np.zeros(1, np.int32), np.float32([1])]
+    args = [ordered, order, floats([0.999]), np.zeros(1, np.int32), floats([1])]
     assert run_function(module, "sample_with_top_p", args)[0] == allowed
 
 
@@ -151,8 +160,8 @@ def test_biases_and_penalties() -> None:
     size = 100
     x = np.stack([random_logits(size, 2), random_logits(size, 3)])
     before = x.copy()
-    tokens, bias = np.int32([99, 0, 5]), np.float32([-1.5, 2.0, 0.25])
-    run_kernel(logits.apply_logit_bias(size), [x, np.int32([0, 1, 1]), tokens, bias])
+    tokens, bias = ints([99, 0, 5]), floats([-1.5, 2.0, 0.25])
+    run_kernel(logits.apply_logit_bias(size), [x, ints([0, 1, 1]), tokens, bias])
     expected = before.copy()
     expected[0, 99] -= 1.5
     expected[1, 0] += 2.0
@@ -160,13 +169,11 @@ def test_biases_and_penalties() -> None:
     np.testing.assert_allclose(x, expected, rtol=1e-6)
 
     x = before.copy()
-    sequences, positions = np.int32([1]), np.zeros(80, np.int32)
+    sequences, positions = ints([1]), np.zeros(80, np.int32)
     tokens = np.random.default_rng(4).permutation(size)[:80].astype(np.int32)
     counts = np.arange(80, dtype=np.int32) % 5 + 1
-    penalties = np.float32([[0.5, 0.25, 1.3]])
-    run_kernel(
-        logits.apply_penalty(size), [x, sequences, positions, tokens, counts, penalties]
-    )
+    penalties = floats([[0.5, 0.25, 1.3]])
+    run_kernel(logits.apply_penalty(size), [x, sequences, positions, tokens, counts, penalties])
     lowered = before[1, tokens] - (0.5 + 0.25 * counts)
     expected = before.copy()
     expected[1, tokens] = np.where(lowered > 0, lowered / 1.3, lowered * 1.3)

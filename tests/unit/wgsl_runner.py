@@ -87,10 +87,9 @@ def run_kernel(func: tirx.PrimFunc, arrays: Sequence[Array], scalars: Sequence[i
     usage = wgpu.BufferUsage
     shader = shader_of(func)
     queue = device().queue
-    tensors = [param for param in func.params if "handle" in str(param.ty) or param.ty is not None]
-    plain = [param for param in tensors if str(getattr(param.ty, "dtype", "")) != "int64"]
+    plain = [param for param in func.params if hasattr(param.ty, "shape")]
     named = dict(zip((str(param.name) for param in plain), arrays, strict=True))
-    numbers = [str(p.name) for p in func.params if str(getattr(p.ty, "dtype", "")) == "int64"]
+    numbers = [str(param.name) for param in func.params if not hasattr(param.ty, "shape")]
     sizes = dict(zip(numbers, scalars, strict=True)) | _dimensions(plain, arrays)
     groups = _groups(func, sizes)
     sizes["packGridDimX"] = groups - 1
