@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
@@ -29,6 +29,28 @@ class Packing:
     layout: Layout
     kernels: Any
     activations: str
+
+    def linear(self, layer: Linear) -> nn.Module:
+        """The layer over a packed weight."""
+        return PackedLinear(layer, self)
+
+    def embedding(self, layer: Embedding) -> nn.Module:
+        """The layer over a packed table."""
+        return PackedEmbedding(layer, self)
+
+
+class LayerPacking(Protocol):
+    """A way to hold the weights of a scheme."""
+
+    @property
+    def scheme(self) -> QuantScheme:
+        """Which numbers are stored."""
+
+    def linear(self, layer: Linear) -> nn.Module:
+        """What takes the place of ``layer``."""
+
+    def embedding(self, layer: Embedding) -> nn.Module:
+        """What takes the place of ``layer``."""
 
 
 def _placeholder(shape: tuple[Any, ...], dtype: str) -> Tensor:
@@ -155,7 +177,7 @@ class PackedEmbedding(_PackedMatrix):
         return self.multiply(x, None)
 
 
-def rewrite_layers(module: nn.Module, packing: Packing) -> int:
+def rewrite_layers(module: nn.Module, packing: LayerPacking) -> int:
     """Replaces every Linear and Embedding below ``module`` in place; returns how many."""
     if not (packing.scheme.quantize_embedding and packing.scheme.quantize_lm_head):
         raise InternalError(
@@ -169,9 +191,9 @@ def rewrite_layers(module: nn.Module, packing: Packing) -> int:
         children = [(vars(module), name, child) for name, child in vars(module).items()]
     for holder, key, child in children:
         if isinstance(child, Linear):
-            holder[key] = PackedLinear(child, packing)
+            holder[key] = packing.linear(child)
         elif isinstance(child, Embedding):
-            holder[key] = PackedEmbedding(child, packing)
+            holder[key] = packing.embedding(child)
         elif isinstance(child, nn.Module | nn.ModuleList):
             count += rewrite_layers(child, packing)
             continue

@@ -1,0 +1,177 @@
+"""The conversation template of MLC's browser client, derived from a model's own and checked.
+
+The client knows no Jinja: it puts text before and behind each message. Its rules, read from
+@mlc-ai/web-llm 0.2.86, are what ``WebConversation.render`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlcbuild.bundle.chat_probe import ChatForm, derive_form, refuse
+from mlcbuild.bundle.chat_reference import first_difference
+from mlcbuild.bundle.conversations import plain_conversations
+from mlcbuild.bundle.jinja_template import JinjaTemplate
+from mlcbuild.bundle.messages import Message
+
+_SYSTEM_PLACE = "{system_message}"
+
+
+@dataclass(frozen=True, slots=True)
+class WebConversation:
+    """A conversation template in the client's terms.
+
+    A message is its role's text, ``role_content_sep``, the content and the separator of its turn;
+    the answer that is to come is the assistant's text and ``role_empty_sep``.
+    """
+
+    bos_token_id: int | None
+    bos: str
+    system_template: str
+    system_message: str
+    user: str
+    assistant: str
+    role_content_sep: str
+    role_empty_sep: str
+    user_end: str
+    assistant_end: str
+    stop_strings: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self, name: str) -> dict[str, Any]:
+        """``conv_template`` of mlc-chat-config.json.
+
+        Without ``role_templates``, whose placeholders the client replaces by a method of
+        JavaScript that gives ``$&`` in a message a meaning.
+        """
+        record: dict[str, Any] = {
+            "name": name,
+            "system_template": self.system_template,
+            "system_message": self.system_message,
+            "render_empty_system_message": False,
+            "add_role_after_system_message": True,
+            "roles": {"user": self.user, "assistant": self.assistant, "tool": self.user},
+            "role_content_sep": self.role_content_sep,
+            "role_empty_sep": self.role_empty_sep,
+            "seps": [self.user_end, self.assistant_end],
+            "stop_str": list(self.stop_strings),
+            "stop_token_ids": list(self.stop_token_ids),
+            "messages": [],
+            "function_string": "",
+            "use_function_calling": False,
+        }
+        if self.bos_token_id is not None:
+            record["system_prefix_token_ids"] = [self.bos_token_id]
+        return record
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """A conversation that ends with a user's message, as the client feeds it to the model."""
+        system, turns = self.system_message, list(messages)
+        if turns and turns[0]["role"] == "system":
+            system = turns.pop(0)["content"]
+        parts = [self.bos]
+        if system:
+            parts.append(self.system_template.replace(_SYSTEM_PLACE, system, 1))
+        ends = (self.user_end, self.assistant_end)
+        roles = {"user": self.user, "assistant": self.assistant}
+        for number, message in enumerate(turns):
+            text = roles[message["role"]] + self.role_content_sep + message["content"]
+            parts.append(text + ends[number % 2])
+        parts.append(self.assistant + self.role_empty_sep)
+        return "".join(parts)
+
+
+def derive_web_conversation(
+    template: JinjaTemplate,
+    *,
+    bos_token: str | None,
+    token_ids: Mapping[str, int],
+    stop_strings: Sequence[str],
+    stop_token_ids: Sequence[int],
+) -> WebConversation:
+    """The client's form of ``template``, compared with it on whole conversations.
+
+    ``token_ids`` are the added tokens by content. Raises SourceError for a template that has no
+    such form, naming the first difference.
+    """
+    form = derive_form(template, bos_token)
+    user, assistant = form.roles["user"], form.roles["assistant"]
+    separator = _role_separator(form)
+    notes = []
+    if form.bos and form.bos not in token_ids:
+        raise refuse(f"it begins every conversation with {form.bos!r}, which is no token")
+    system = form.roles.get("system")
+    if system is None:
+        notes.append("the model takes no system message: the browser's client leaves it out")
+    if form.trim_content:
+        notes.append(
+            "the chat template removes white space around a message, the browser's client keeps it"
+        )
+    if template.uses_date:
+        notes.append("the chat template tells a date; in the browser it is a fixed one")
+    conversation = WebConversation(
+        bos_token_id=token_ids[form.bos] if form.bos else None,
+        bos=form.bos,
+        system_template="" if system is None else system.prefix + _SYSTEM_PLACE + system.suffix,
+        system_message=form.default_system or "",
+        user=user.prefix.removesuffix(separator),
+        assistant=assistant.prefix.removesuffix(separator),
+        role_content_sep=separator,
+        role_empty_sep=form.generation_prompt.removeprefix(
+            assistant.prefix.removesuffix(separator)
+        ),
+        user_end=user.suffix,
+        assistant_end=assistant.suffix,
+        stop_strings=tuple(stop_strings),
+        stop_token_ids=tuple(stop_token_ids),
+        notes=tuple(notes),
+    )
+    _check(conversation, form, template)
+    return conversation
+
+
+def _role_separator(form: ChatForm) -> str:
+    """What the client puts between a role and its content, of both roles.
+
+    The text of the assistant in front of it must also begin the answer that is to come.
+    """
+    user, assistant = form.roles["user"].prefix, form.roles["assistant"].prefix
+    for length in range(min(len(user), len(assistant)) + 1):
+        separator = assistant[len(assistant) - length :]
+        if not user.endswith(separator):
+            break
+        if form.generation_prompt.startswith(assistant[: len(assistant) - length]):
+            return separator
+    raise refuse(
+        f"a user's message begins with {user!r}, an answer with {assistant!r}, and the answer to "
+        f"come with {form.generation_prompt!r}: the browser's client has one separator for all"
+    )
+
+
+def _check(conversation: WebConversation, form: ChatForm, template: JinjaTemplate) -> None:
+    """Compares the client's text with the template's, for every conversation that both can have."""
+    for case in plain_conversations():
+        roles = [message["role"] for message in case.messages]
+        turns = roles[1:] if roles[0] == "system" else roles
+        alternate = [("user", "assistant")[number % 2] for number in range(len(turns))]
+        # The client wants a user's message last, and a system message only where it shows.
+        if turns != alternate or len(turns) % 2 == 0 or not set(roles) <= set(form.roles):
+            continue
+        if any(not _shows(message, form) for message in case.messages):
+            continue
+        expected = template.render(case.messages, True)
+        found = conversation.render(case.messages)
+        if found != expected:
+            difference = first_difference(expected, found, "the browser's client")
+            raise refuse(f"conversation {case.name!r}: {difference}")
+
+
+def _shows(message: Message, form: ChatForm) -> bool:
+    """Whether a message is one that the client can give as it is."""
+    content = str(message["content"])
+    if form.trim_content and content != content.strip():
+        return False
+    return bool(message["role"] != "system" or content)

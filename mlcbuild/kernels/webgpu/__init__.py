@@ -1,0 +1,1 @@
+"""Kernels for WebGPU: sampling, changes of logits, rotary embedding."""

@@ -1,0 +1,125 @@
+"""Writing a GPU kernel with TVM's IR builder: workgroups, shared memory, local values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T
+
+from mlcbuild.errors import InternalError
+
+# TVM's builder is untyped: an expression, and a buffer.
+Expr: TypeAlias = Any
+Buffer: TypeAlias = Any
+
+WORKGROUP_BYTES = 16384  # shared memory that every WebGPU device has
+
+
+class KernelWriter:
+    """The kernel being written; ``func`` is there once the ``with kernel(...)`` block is left."""
+
+    def __init__(self) -> None:
+        self._func: tirx.PrimFunc | None = None
+
+    @property
+    def func(self) -> tirx.PrimFunc:
+        """The finished PrimFunc."""
+        if self._func is None:
+            raise InternalError("the kernel is not finished")
+        return self._func
+
+    def finish(self, func: tirx.PrimFunc) -> None:
+        """Store the built function."""
+        self._func = func
+
+    def tensor(self, name: str, shape: Sequence[Expr], dtype: str, offset: Expr = None) -> Buffer:
+        """The next argument: a tensor, which begins ``offset`` elements into its memory."""
+        handle = T.arg(name, T.handle())
+        buffer = T.match_buffer(handle, tuple(shape), dtype, elem_offset=offset, layout=None)
+        IRBuilder.name(name, buffer)
+        return buffer
+
+    def scalar(self, name: str) -> Expr:
+        """The next argument: an integer, which Relax passes as int64."""
+        return T.arg(name, tirx.Var(name, "int64")).astype("int32")
+
+
+@contextmanager
+def kernel(name: str, *, public: bool = False) -> Iterator[KernelWriter]:
+    """A PrimFunc that is scheduled and opaque to fusion; a public one is found by its name."""
+    writer = KernelWriter()
+    with IRBuilder() as ir_builder, T.prim_func(is_private=not public, s_tir=True):
+        T.func_name(name)
+        attributes = {"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": 8}
+        T.func_attr({**attributes, **({"global_symbol": name} if public else {})})
+        yield writer
+    writer.finish(ir_builder.get())
+
+
+@contextmanager
+def launch(groups: Expr, threads: int) -> Iterator[tuple[Expr, Expr]]:
+    """``groups`` workgroups of ``threads``: (number of the group, of the thread in it)."""
+    with (
+        T.thread_binding(0, groups, "blockIdx.x") as group,
+        T.thread_binding(0, threads, "threadIdx.x") as thread,
+        T.sblock("kernel"),
+    ):
+        yield group, thread
+
+
+def dynamic(name: str) -> Expr:
+    """A dynamic dimension."""
+    return tirx.Var(name, "int32")
+
+
+def shared(shape: Sequence[int], dtype: str) -> Buffer:
+    """Memory of the workgroup; TVM puts barriers between writing and reading it."""
+    return T.sblock_alloc_buffer(tuple(shape), dtype, scope="shared", layout=None)
+
+
+class Local:
+    """A variable of each thread."""
+
+    def __init__(self, dtype: str, value: Expr = None) -> None:
+        self._cell = T.sblock_alloc_buffer((1,), dtype, scope="local", layout=None)
+        if value is not None:
+            self.set(value)
+
+    @property
+    def value(self) -> Expr:
+        """What it holds where the expression is evaluated."""
+        return self._cell[0]
+
+    def set(self, value: Expr) -> None:
+        """Give it a value."""
+        T.buffer_store(self._cell, value, [0])
+
+    def add(self, value: Expr) -> None:
+        """Add to it."""
+        self.set(self.value + value)
+
+
+@contextmanager
+def when(condition: Expr) -> Iterator[None]:
+    """What only the threads with ``condition`` do; nothing in it may need a barrier."""
+    with T.If(condition), T.Then():
+        yield
+
+
+def store(buffer: Buffer, value: Expr, *where: Expr) -> None:
+    """Store one element."""
+    T.buffer_store(buffer, value, list(where))
+
+
+def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
+    """One of two values; the other is not evaluated, so that its loads may lie outside."""
+    return tirx.if_then_else(condition, yes, no)
+
+
+def divide_up(size: int, by: int) -> int:
+    """``size / by``, rounded up."""
+    return -(-size // by)

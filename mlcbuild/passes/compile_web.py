@@ -1,0 +1,56 @@
+"""Lowers a web module to a virtual machine's code and its kernels, in named phases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.s_tir import dlight
+
+
+def web_pipeline(target: Any) -> Any:
+    """The passes between a module of operators and one that ``tvm.compile`` only generates code of.
+
+    Kernels that no builder scheduled get the generic schedules of ``dlight`` (those of a GPU).
+    """
+    transform = relax.transform
+    schedule = [] if target.kind.name == "llvm" else [_schedule()]
+    passes = [
+        # Reshapes stay what they are, views: as kernels they would be copies.
+        transform.LegalizeOps(skip_ops=["relax.reshape"]),
+        transform.AnnotateTIROpPattern(),
+        transform.FoldConstant(),
+        transform.FuseOps(),
+        transform.FuseTIR(),
+        transform.DeadCodeElimination(),
+        *schedule,
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.CallTIRRewrite(),
+        transform.StaticPlanBlockMemory(),
+        transform.LowerAllocTensor(),
+        transform.KillAfterLastUse(),
+        transform.LowerRuntimeBuiltin(),
+        transform.ComputePrimValue(),
+        transform.VMShapeLower(),
+        transform.AttachGlobalSymbol(),
+    ]
+
+    @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
+    def run(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        with target:
+            return tvm.transform.Sequential(passes)(mod)
+
+    return run
+
+
+def _schedule() -> Any:
+    gpu = dlight.gpu
+    rules = (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)
+    return dlight.ApplyDefaultSchedule(*(rule() for rule in rules))
+
+
+def compile_web(mod: tvm.IRModule, target: Any) -> Any:
+    """The executable of a web module for ``target`` (TVM's)."""
+    return tvm.compile(mod, target=target, relax_pipeline=web_pipeline(target))

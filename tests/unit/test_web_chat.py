@@ -1,0 +1,99 @@
+"""The browser client's conversation template: what it renders is what the model's own does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mlcbuild.bundle.jinja_template import JinjaTemplate
+from mlcbuild.bundle.web_chat import WebConversation, derive_web_conversation
+from mlcbuild.errors import SourceError
+
+IDS = {"<s>": 1, "</s>": 2, "<|im_start|>": 3, "<|im_end|>": 4, "<|begin|>": 5}
+CHATML = (
+    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+HEADERS = (
+    "{{ bos_token }}{% for m in messages %}<|h|>{{ m['role'] }}<|/h|>\n\n{{ m['content'] | trim }}"
+    "<|e|>{% endfor %}{% if add_generation_prompt %}<|h|>assistant<|/h|>\n\n{% endif %}"
+)
+INSTRUCTIONS = (
+    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }}"
+    " [/INST]{% elif m['role'] == 'assistant' %} {{ m['content'] }}</s>{% else %}"
+    "{{ raise_exception('no system') }}{% endif %}{% endfor %}"
+)
+# The answer to come begins in another way than one of the past, and not as a user's does.
+TWO_OPENINGS = (
+    "{% for m in messages %}{{ '#' if m['role'] == 'user' else '@x' }}{{ m['content'] }}|"
+    "{% endfor %}{% if add_generation_prompt %}@y{% endif %}"
+)
+
+
+def derive(template: str, bos: str | None = None) -> WebConversation:
+    return derive_web_conversation(
+        JinjaTemplate(template, {} if bos is None else {"bos_token": bos}),
+        bos_token=bos,
+        token_ids=IDS,
+        stop_strings=(),
+        stop_token_ids=(2, 4),
+    )
+
+
+def test_chatml_with_a_default_system_message() -> None:
+    record = derive(CHATML).to_json("tiny")
+    assert record["system_template"] == "<|im_start|>system\n{system_message}<|im_end|>\n"
+    assert record["system_message"] == "Be kind."
+    assert record["roles"]["user"] == "<|im_start|>user\n"
+    assert record["seps"] == ["<|im_end|>\n", "<|im_end|>\n"]
+    assert (record["role_content_sep"], record["role_empty_sep"]) == ("", "")
+    assert record["stop_token_ids"] == [2, 4]
+    assert "system_prefix_token_ids" not in record
+    assert "role_templates" not in record
+
+
+def test_a_start_of_text_and_trimmed_contents() -> None:
+    conversation = derive(HEADERS, "<|begin|>")
+    assert conversation.to_json("tiny")["system_prefix_token_ids"] == [5]
+    assert conversation.system_message == ""
+    assert any("white space" in note for note in conversation.notes)
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "S"}]
+    messages.append({"role": "user", "content": "U"})
+    expected = JinjaTemplate(HEADERS, {"bos_token": "<|begin|>"}).render(messages, True)
+    assert conversation.render(messages) == expected
+
+
+def test_a_space_that_only_a_past_answer_has() -> None:
+    conversation = derive(INSTRUCTIONS, "<s>")
+    assert conversation.role_content_sep == " "
+    assert conversation.role_empty_sep == ""
+    assert (conversation.user, conversation.assistant) == ("[INST]", "")
+    assert conversation.to_json("tiny")["system_template"] == ""
+    assert any("no system message" in note for note in conversation.notes)
+
+
+@pytest.mark.parametrize(
+    ("template", "bos", "why"),
+    [
+        (TWO_OPENINGS, None, "one separator for all"),
+        (INSTRUCTIONS.replace("{{ bos_token }}", "Hi."), None, "which is no token"),
+        ("{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", None, "does not appear"),
+    ],
+)
+def test_what_the_client_cannot_say(template: str, bos: str | None, why: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        derive(template, bos)
+    assert why in (caught.value.why or "")
+
+
+def test_a_difference_in_later_turns_is_found() -> None:
+    # Every second answer ends in another way, which prefixes and suffixes cannot say.
+    template = (
+        "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}"
+        "{{ '!!' if loop.index > 3 else '!' }}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    with pytest.raises(SourceError, match="cannot be expressed"):
+        derive(template)
