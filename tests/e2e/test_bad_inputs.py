@@ -282,7 +282,6 @@ def test_an_error_as_json(workshop: Workshop) -> None:
 @pytest.mark.parametrize(
     ("table", "key"),
     [
-        ("[tuning]\ntrials = 8", "tuning"),
         ("[quality]\nmax_kld = 0.1", "quality"),
         ('[targets.linux-x86_64-cpu]\nvariants = ["avx2"]', "targets.linux-x86_64-cpu"),
     ],
