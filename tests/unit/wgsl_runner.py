@@ -86,8 +86,7 @@ def _grid(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> tuple[int, int]:
 
 def run_kernel(func: tirx.PrimFunc, arrays: Sequence[Array], scalars: Sequence[int] = ()) -> None:
     """Runs a kernel on ``arrays``, its tensor arguments in order; what it writes is in them."""
-    import wgpu
-
+    wgpu = pytest.importorskip("wgpu")
     usage = wgpu.BufferUsage
     shader = shader_of(func)
     queue = device().queue
