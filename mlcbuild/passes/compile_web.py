@@ -9,14 +9,14 @@ from tvm import relax
 from tvm.s_tir import dlight
 
 
-def web_pipeline(target: Any) -> Any:
-    """The passes between a module of operators and one that ``tvm.compile`` only generates code of.
+def kernel_passes(target: Any) -> list[Any]:
+    """From operators to kernels that are fused and, for a GPU, scheduled.
 
-    Kernels that no builder scheduled get the generic schedules of ``dlight`` (those of a GPU).
+    Kernels that no builder scheduled get the generic schedules of ``dlight``.
     """
     transform = relax.transform
     schedule = [] if target.kind.name == "llvm" else [_schedule()]
-    passes = [
+    return [
         # Reshapes stay what they are, views: as kernels they would be copies.
         transform.LegalizeOps(skip_ops=["relax.reshape"]),
         transform.AnnotateTIROpPattern(),
@@ -25,6 +25,14 @@ def web_pipeline(target: Any) -> Any:
         transform.FuseTIR(),
         transform.DeadCodeElimination(),
         *schedule,
+    ]
+
+
+def web_pipeline(target: Any) -> Any:
+    """The passes between a module of operators and one that ``tvm.compile`` makes code of."""
+    transform = relax.transform
+    passes = [
+        *kernel_passes(target),
         transform.ToNonDataflow(),
         transform.RemovePurityChecking(),
         transform.CallTIRRewrite(),

@@ -22,6 +22,7 @@ from tests.unit.kernel_runner import Array
 TARGET = tvm.target.Target({"kind": "webgpu"}, host={"kind": "llvm"})
 _BINDING = re.compile(r"@binding\((\d+)\) var<storage, (read|read_write)> (\w+)_ptr")
 _UNIFORM = re.compile(r"@binding\((\d+)\) var<uniform>")
+_EXTENT = re.compile(r'T\.thread_binding\((.+), thread="blockIdx\.([xyz])"\)')
 _PODS = re.compile(r"struct PODArgs \{(.*?)\}", re.DOTALL)
 
 
@@ -71,19 +72,21 @@ def shader_of(func: tirx.PrimFunc) -> Shader:
     return Shader(pipeline, bindings, int(uniform.group(1)), names)
 
 
-def _groups(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> int:
-    """Workgroups that a kernel of ``launch`` runs with these dimensions."""
-    node = func.body
-    while not isinstance(node, tirx.For):
-        node = node.block if hasattr(node, "block") else node.body
-    assert node.thread_binding.thread_tag == "blockIdx.x"
-    return int(eval(str(node.extent), {}, dict(sizes)))
+def _grid(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Workgroups along x and y that a scheduled kernel runs with these dimensions."""
+
+    class Numbers:
+        int32 = int64 = int
+
+    found = {"x": 1, "y": 1}
+    for extent, axis in _EXTENT.findall(func.script()):
+        found[axis] = int(eval(extent, {"T": Numbers}, dict(sizes)))
+    return found["x"], found["y"]
 
 
 def run_kernel(func: tirx.PrimFunc, arrays: Sequence[Array], scalars: Sequence[int] = ()) -> None:
     """Runs a kernel on ``arrays``, its tensor arguments in order; what it writes is in them."""
-    import wgpu
-
+    wgpu = pytest.importorskip("wgpu")
     usage = wgpu.BufferUsage
     shader = shader_of(func)
     queue = device().queue
@@ -91,8 +94,8 @@ def run_kernel(func: tirx.PrimFunc, arrays: Sequence[Array], scalars: Sequence[i
     named = dict(zip((str(param.name) for param in plain), arrays, strict=True))
     numbers = [str(param.name) for param in func.params if not hasattr(param.ty, "shape")]
     sizes = dict(zip(numbers, scalars, strict=True)) | _dimensions(plain, arrays)
-    groups = _groups(func, sizes)
-    sizes["packGridDimX"] = groups - 1
+    grid = _grid(func, sizes)
+    sizes["packGridDimX"] = grid[0] - 1
     words = b"".join(struct.pack("<i", sizes[name]) for name in shader.scalars)
     words += bytes(-len(words) % 16)
     flags = usage.STORAGE | usage.COPY_SRC
@@ -115,7 +118,7 @@ def run_kernel(func: tirx.PrimFunc, arrays: Sequence[Array], scalars: Sequence[i
     step = encoder.begin_compute_pass()
     step.set_pipeline(shader.pipeline)
     step.set_bind_group(0, group)
-    step.dispatch_workgroups(groups, 1, 1)
+    step.dispatch_workgroups(*grid, 1)
     step.end()
     queue.submit([encoder.finish()])
     for name, buffer in buffers.items():
@@ -134,8 +137,11 @@ def _dimensions(params: Sequence[Any], arrays: Sequence[Array]) -> dict[str, int
     return found
 
 
-def run_function(module: tvm.IRModule, name: str, args: Sequence[Array]) -> Any:
-    """Runs a straight-line Relax function of kernel calls; gives one array, or a list of them."""
+def run_function(module: tvm.IRModule, name: str, args: Sequence[Any]) -> Any:
+    """Runs a straight-line Relax function of kernel calls: an array, or a list of them.
+
+    A tuple of params is a list of arrays.
+    """
     func = module[name]
     values: dict[Any, Any] = dict(zip(func.params, args, strict=True))
 
