@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def command(bundle: Path, as_json: bool) -> None:
     """Show what BUNDLE holds: model, scheme, sizes, memory plan, kernels, licence."""
     from mlcbuild.bundle.reader import open_bundle
-    from mlcbuild.engine.host import host_features, runs_here, variant_for
+    from mlcbuild.core.cpuinfo import host_features
+    from mlcbuild.engine.host import runs_here, variant_for
 
     manifest = open_bundle(bundle).manifest
     chosen = variant_for(manifest, host_features()) if runs_here(manifest) else None
@@ -37,7 +38,8 @@ def command(bundle: Path, as_json: bool) -> None:
 
 def _summary(manifest: BundleManifest, chosen: VariantInfo | None) -> list[str]:
     from mlcbuild.core.atomic import format_bytes
-    from mlcbuild.engine.host import host_features, host_platform, runs_here
+    from mlcbuild.core.cpuinfo import host_features
+    from mlcbuild.engine.host import host_platform, runs_here
 
     model, limits, memory = manifest.model, manifest.limits, manifest.memory
     vocabulary = f"{model.vocab_size:,} rows"

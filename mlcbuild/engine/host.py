@@ -5,14 +5,13 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-from pathlib import Path
 from typing import Any
 
 from mlcbuild import __version__
 from mlcbuild.bundle.manifest import BundleManifest, VariantInfo
+from mlcbuild.core.cpuinfo import cpu_name
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-_CPUINFO = Path("/proc/cpuinfo")
 
 
 def host_platform() -> str:
@@ -27,32 +26,6 @@ def host_platform() -> str:
 def runs_here(manifest: BundleManifest) -> bool:
     """Whether the bundle's target has this machine's system and processor family."""
     return manifest.target.startswith(host_platform() + "-")
-
-
-def host_features(cpuinfo: Path = _CPUINFO) -> frozenset[str]:
-    """CPU flags of this machine; empty where the system has no /proc/cpuinfo."""
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
-
-
-def cpu_name(cpuinfo: Path = _CPUINFO) -> str:
-    """The processor's name, as Linux tells it; else its family."""
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.processor() or platform.machine()
 
 
 def describe_machine() -> dict[str, Any]:

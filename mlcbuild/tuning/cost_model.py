@@ -38,14 +38,6 @@ class DecisionModel(ms.cost_model.PyCostModel):  # type: ignore[misc, name-defin
         self._seconds: list[float] = []
         self._model: Any = None
 
-    def load(self, path: str) -> None:
-        """The model lives as long as a search."""
-        raise NotImplementedError
-
-    def save(self, path: str) -> None:
-        """The model lives as long as a search."""
-        raise NotImplementedError
-
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Learn from measurements."""
         for candidate, result in zip(candidates, results, strict=True):

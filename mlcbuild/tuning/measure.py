@@ -15,6 +15,7 @@ from typing import Any
 
 import tvm
 
+from mlcbuild.core.cpuinfo import host_features
 from mlcbuild.spec.capabilities import Capabilities
 from mlcbuild.spec.schedule_space import Decisions, Workload
 
@@ -37,15 +38,8 @@ def prepare_worker() -> None:
     """Called first in a worker that runs kernels here: it asks for AMX's registers."""
     import ctypes
 
-    if "amx_int8" in _flags():
+    if "amx_int8" in host_features():
         ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
-
-
-def _flags() -> Sequence[str]:
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    except OSError:
-        return ()
 
 
 def build_library(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from mlcbuild.engine.host import cpu_name
+from mlcbuild.core.cpuinfo import cpu_name
 
 DISTRIBUTIONS = ("mlcbuild", "apache-tvm", "apache-tvm-ffi", "ziglang", "numpy")
 

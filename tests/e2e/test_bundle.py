@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from mlcbuild.bundle.reader import open_bundle
+from mlcbuild.core.cpuinfo import host_features
 from mlcbuild.engine import Engine
 from mlcbuild.engine.bench import BenchPlan, run_bench
-from mlcbuild.engine.host import host_features
 from tests.bench.bench_quality import Floats, divergence, log_softmax
 from tests.conftest import Arrays, run_mlcbuild
 from tests.e2e.dequantized import reference_logits

@@ -20,7 +20,10 @@ from mlcbuild.kernels.cpu import space as cpu_space
 from mlcbuild.kernels.cpu.families import AVX2
 from mlcbuild.pipeline.stages.schedule import workloads_of
 from mlcbuild.pipeline.tuning import record_key
+from mlcbuild.spec.capabilities import Capabilities
+from mlcbuild.targets.linux_x86_64_cpu import TARGET
 from mlcbuild.tuning.database import Database
+from mlcbuild.tuning.device import host_has
 from mlcbuild.tuning.record import TuningRecord
 from tests.conftest import ROOT, run_mlcbuild, write_recipe
 from tests.parity import tiny_llama
@@ -42,19 +45,21 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def made_up_records(folder: Path, *, seed: int = 1, **changes: Any) -> list[TuningRecord]:
-    """A database with a record of random decisions for every linear kernel of the model."""
-    rng = random.Random(seed)
+def made_up_records(
+    folder: Path, family: Capabilities = AVX2, *, leave_out: int = 0, **changes: Any
+) -> list[TuningRecord]:
+    """A database with a record of random decisions for the linear kernels of the model."""
+    rng = random.Random(1)
     records = []
     for outputs, inputs in SHAPES:
         args = {"out_features": outputs, "in_features": inputs, **INT4}
-        for space, workload in workloads_of(AVX2, "linear_int4", args):
+        for space, workload in workloads_of(family, "linear_int4", args):
             index = tuple(rng.randrange(len(choice.values)) for choice in space.choices)
             decisions = tuple(sorted(space.decisions_at(index).items()))
-            key = record_key(AVX2, workload.digest())
-            records.append(
-                record(workload=workload, key=key, **{"decisions": decisions, **changes})
-            )
+            key = record_key(family, workload.digest())
+            fields = {"decisions": decisions, "isa": family.isa, **changes}
+            records.append(record(workload=workload, key=key, **fields))
+    records = records[leave_out:]
     with Database(folder).writer() as segment:
         for item in records:
             segment.append(item)
@@ -123,25 +128,42 @@ def test_a_record_that_does_not_apply_is_reported(
     assert f"{path}:16: cut off in the middle" in notes
 
 
-def test_make_tunes_what_has_no_record(tmp_path: Path, recipe: Path, bundle_store: Path) -> None:
-    """Once: the second build has nothing to learn."""
+def test_tune_learns_once(tmp_path: Path, recipe: Path, bundle_store: Path) -> None:
     skip_unless_runnable(AVX2)
-    text = recipe.read_text(encoding="utf-8")
-    recipe.write_text(f'{text}\n[tuning]\ntrials = 4\ndatabase = "records"\n', encoding="utf-8")
-    tune = ("--store", bundle_store, "tune", recipe, "--json")
-    few = run_mlcbuild(*tune, "--variant", "avx2", "--kernel", "64x64, 1 row")
+    database = Database(tmp_path / "records")
+    tune = ("--store", bundle_store, "tune", recipe, "--db", database.folder, "--json")
+    one = (*tune, "--trials", "4", "--variant", "avx2", "--kernel", "64x64, 1 row")
+    few = run_mlcbuild(*one)
     assert few.returncode == 0, few.stderr
     (row,) = json.loads(few.stdout.splitlines()[-1])
     assert row["kind"] == "confirmed"
     assert row["workload"]["args"]["out_features"] == 64
     assert row["device"]["name"]
-    database = Database(tmp_path / "records")
     before = {item.id for item in database.read().records}
     assert row["id"] in before
-    nothing = run_mlcbuild(*tune, "--variant", "avx2", "--kernel", "64x64, 1 row")
+    nothing = run_mlcbuild(*one)
     assert json.loads(nothing.stdout.splitlines()[-1]) == []
     assert "all 1 workloads have a record" in nothing.stdout
     assert {item.id for item in database.read().records} == before
+
+
+def test_make_tunes_what_has_no_record(tmp_path: Path, recipe: Path, bundle_store: Path) -> None:
+    """Of all workloads of the variant that runs here one has none; the second time none is left."""
+    variant = next(v for v in TARGET.integer_variants if host_has(v.capabilities))
+    text = recipe.read_text(encoding="utf-8")
+    recipe.write_text(f'{text}\n[tuning]\ntrials = 4\ndatabase = "records"\n', encoding="utf-8")
+    known = made_up_records(tmp_path / "records", variant.capabilities, leave_out=1)
+    row, notes = make(bundle_store, recipe, tmp_path / "out", tmp_path / "unused")
+    assert f"{variant.name}: tuning 1 workloads, {len(known)} have a record" in notes
+    after = {item.id for item in Database(tmp_path / "records").read().records}
+    used = {i for k in row["schedules"][variant.name].values() for i in k.get("records", ())}
+    assert len(used) == len(known) + 1
+    assert used <= after
+    again, notes = make(bundle_store, recipe, tmp_path / "out", tmp_path / "unused")
+    assert f"{variant.name}: all {len(used)} workloads have a record" in notes
+    assert {item.id for item in Database(tmp_path / "records").read().records} == after
+    assert again["changed"] is False
+    assert not (tmp_path / "unused").exists()
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, recipe: Path, bundle_store: Path) -> None:

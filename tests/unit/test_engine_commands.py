@@ -18,6 +18,7 @@ from mlcbuild.cli import (
     run_command,
     verify_command,
 )
+from mlcbuild.core import cpuinfo as cpuinfo_reader
 from mlcbuild.engine import Engine, host
 from mlcbuild.engine.prepare import RequestBuilder
 from mlcbuild.errors import MlcbuildError, UsageError, VerificationError
@@ -197,7 +198,7 @@ def test_verify_leaves_the_self_test_of_another_system_out(
 
 def test_inspect(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "host_platform", lambda: "linux-x86_64")
-    monkeypatch.setattr(host, "host_features", lambda: frozenset({"avx2", "fma", "sse2"}))
+    monkeypatch.setattr(cpuinfo_reader, "host_features", lambda: frozenset({"avx2", "fma", "sse2"}))
     text = invoke(inspect_command.command, bundle).stdout
     manifest = read_manifest(bundle)
     for part in (manifest.tree_digest, "q0f32", "Apache-2.0", "258 tokens", "for tests"):
@@ -257,5 +258,5 @@ def test_bench_refuses_bad_lists(bundle: Path) -> None:
 def test_host_features(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nflags : other\n")
-    assert host.host_features(cpuinfo) == {"fpu", "avx2", "fma"}
-    assert host.host_features(tmp_path / "none") == frozenset()
+    assert cpuinfo_reader.host_features(cpuinfo) == {"fpu", "avx2", "fma"}
+    assert cpuinfo_reader.host_features(tmp_path / "none") == frozenset()

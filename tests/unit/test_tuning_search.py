@@ -233,7 +233,6 @@ def test_a_broken_process_says_why(tmp_path: Path) -> None:
 @pytest.fixture
 def tracker() -> Iterator[tuple[str, int]]:
     """An RPC tracker with one server on this machine."""
-    pytest.importorskip("tornado")
     from tvm.rpc.server import Server
     from tvm.rpc.tracker import Tracker
 

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("tvm")
-
 import tvm
 
 from mlcbuild.errors import StageError

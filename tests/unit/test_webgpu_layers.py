@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("tvm")
-
 import tvm
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor

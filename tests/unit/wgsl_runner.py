@@ -29,7 +29,8 @@ _PODS = re.compile(r"struct PODArgs \{(.*?)\}", re.DOTALL)
 @functools.cache
 def device() -> Any:
     """A device with default limits; the test is skipped where there is none."""
-    wgpu = pytest.importorskip("wgpu")
+    import wgpu
+
     try:
         adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
     except RuntimeError as error:
@@ -86,7 +87,8 @@ def _grid(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> tuple[int, int]:
 
 def run_kernel(func: tirx.PrimFunc, arrays: Sequence[Array], scalars: Sequence[int] = ()) -> None:
     """Runs a kernel on ``arrays``, its tensor arguments in order; what it writes is in them."""
-    wgpu = pytest.importorskip("wgpu")
+    import wgpu
+
     usage = wgpu.BufferUsage
     shader = shader_of(func)
     queue = device().queue
