@@ -31,7 +31,15 @@ COMPILE_FLAGS = (
     "-Isrc",
     "-Iinclude",
 )
-OPTIMIZE = {"library": "-O2", "library small": "-Os", "executable": "-Os"}  # by section
+# By section of sources.txt; a platform's own hold what only it needs.
+OPTIMIZE = {
+    "library": "-O2",
+    "library small": "-Os",
+    "posix": "-Os",
+    "web": "-Os",
+    "executable": "-Os",
+}
+PLATFORMS = ("posix", "web")
 # Without it the C++ library's operators new and delete leak out.
 EXPORTS = ROOT / "src" / "abi" / "exports.map"
 LINK_FLAGS = ("-s", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,now")
@@ -81,8 +89,8 @@ def runtime_action(target: Target) -> Action:
     )
 
 
-def read_units(root: Path) -> list[RuntimeUnit]:
-    """What sources.txt lists, the library's units first; a section and folder make a unit."""
+def read_units(root: Path, platform: str = "posix") -> list[RuntimeUnit]:
+    """What sources.txt lists for a platform, the library first; a section and folder make a unit."""
     units: dict[tuple[str, str], list[str]] = {}
     section = ""
     for line in (root / "sources.txt").read_text(encoding="utf-8").splitlines():
@@ -98,6 +106,7 @@ def read_units(root: Path) -> list[RuntimeUnit]:
     return [
         RuntimeUnit(tuple(paths), OPTIMIZE[section], section != "executable")
         for (section, _), paths in units.items()
+        if section not in PLATFORMS or section == platform
     ]
 
 
