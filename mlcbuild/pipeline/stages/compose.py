@@ -19,7 +19,7 @@ from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.sources.resolved import ResolvedSource
 from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
-from mlcbuild.targets.target import Target
+from mlcbuild.targets.target import PlanTarget
 
 # Folder of a bundle for the tuning records that its kernels were made with, if asked for.
 TUNING = "tuning"
@@ -46,7 +46,7 @@ def part_inputs(
 
 
 def part_params(
-    spec: BuildSpec, target: Target, scheme: QuantScheme, resolved: ResolvedSource
+    spec: BuildSpec, target: PlanTarget, scheme: QuantScheme, resolved: ResolvedSource
 ) -> dict[str, Json]:
     """What the manifest says beyond what the parts themselves tell."""
     local = resolved.location is not None
