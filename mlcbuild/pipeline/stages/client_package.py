@@ -11,10 +11,10 @@ import tarfile
 from pathlib import Path
 
 from mlcbuild.core.atomic import copy_file
+from mlcbuild.core.node import NODE, npm_command
 from mlcbuild.errors import NetworkError, SourceError
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.env import BuildEnv
-from mlcbuild.pipeline.stages.node import NODE, npm_command
 from mlcbuild.pipeline.stages.tools import tool_versions
 
 SCRIPT, LICENSE = "web-llm.js", "web-llm-LICENSE"
