@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlcbuild.errors import RecipeError
+from mlcbuild.errors import InternalError, RecipeError
 from mlcbuild.pipeline.action import Action
 from mlcbuild.pipeline.env import BuildEnv
 from mlcbuild.pipeline.stages.assemble import assemble_action, verify_action
@@ -21,10 +21,11 @@ from mlcbuild.pipeline.stages.runtime import runtime_action
 from mlcbuild.pipeline.stages.schedule import schedule_action
 from mlcbuild.pipeline.stages.tokenizer import tokenizer_action
 from mlcbuild.pipeline.tuning import BuildRecords
-from mlcbuild.quant.schemes import get_scheme
+from mlcbuild.quant.schemes import SCHEMES, get_scheme
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.targets.registry import get_target
+from mlcbuild.targets.target import PlanTarget, Target
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,28 @@ def build_graph(spec: BuildSpec, env: BuildEnv, scheme: QuantScheme | None = Non
     check_supported(spec)
     target = get_target(spec.target)
     scheme = get_scheme(spec.scheme) if scheme is None else scheme
+    if not target.supports(scheme):
+        raise RecipeError(
+            f"target {target.name} does not hold {scheme.name} ({scheme.weight_dtype} weights)",
+            where=str(spec.recipe_path),
+            hint="it holds " + (", ".join(_supported(target)) or "no registered scheme"),
+        )
+    if isinstance(target, PlanTarget):
+        return _plan_graph(spec, env, target, scheme)
+    raise InternalError(f"there is no graph for targets like {target.name}")
+
+
+def _supported(target: Target) -> list[str]:
+    return [name for name, scheme in SCHEMES.items() if target.supports(scheme)]
+
+
+def _plan_graph(
+    spec: BuildSpec, env: BuildEnv, target: PlanTarget, scheme: QuantScheme
+) -> BundleGraph:
+    """The graph of a bundle that our own runtime runs."""
     layout = target.layout(scheme)
     if layout is None:
-        raise RecipeError(
-            f"target {target.name} has no layout for {scheme.weight_dtype} weights ({scheme.name})",
-            where=str(spec.recipe_path),
-            hint="mlcbuild list quantizations shows what each target can hold",
-        )
+        raise InternalError(f"{target.name} has no layout for {scheme.weight_dtype}")
     resolved = resolve_source(spec, env)
     source = source_input(spec, env, resolved)
     model = inspect_action(spec, source, resolved.source)

@@ -12,7 +12,7 @@ from mlcbuild.pipeline.stages.files import TOKENIZER_CONFIG
 from mlcbuild.pipeline.stages.native_child import run_native
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.spec.scheme import QuantScheme
-from mlcbuild.targets.target import Target
+from mlcbuild.targets.target import PlanTarget
 
 PROMPT = "The quick brown fox jumps over the lazy dog. 1, 2, 3,"
 TOKENS = 16
@@ -20,7 +20,7 @@ TOKENS = 16
 
 def golden_action(
     subject: str,
-    target: Target,
+    target: PlanTarget,
     scheme: QuantScheme,
     parts: Mapping[str, Action],
     params: Mapping[str, Json],

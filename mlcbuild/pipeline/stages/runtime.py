@@ -12,7 +12,7 @@ from mlcbuild.errors import InternalError
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.pipeline.stages.zig import ZIG, run_zig
-from mlcbuild.targets.target import Target
+from mlcbuild.targets.target import PlanTarget
 
 ROOT = Path(mlcbuild.__file__).parent / "runtime_stub"
 COMPILE_FLAGS = (
@@ -61,7 +61,7 @@ class RuntimeUnit:
         return ["c++", *flags, *self.input_arguments(), "-o", output]
 
 
-def runtime_action(target: Target) -> Action:
+def runtime_action(target: PlanTarget) -> Action:
     """The action for ``target``; every bundle of the target shares its output."""
     return Action(
         stage="runtime",
