@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlcbuild.core.suggest import suggestion_or_list
 from mlcbuild.errors import InternalError, RecipeError
 from mlcbuild.pipeline.action import Action
+from mlcbuild.pipeline.client_graph import client_graph
 from mlcbuild.pipeline.env import BuildEnv
 from mlcbuild.pipeline.stages.assemble import assemble_action, verify_action
 from mlcbuild.pipeline.stages.compile import compile_action
@@ -25,7 +27,7 @@ from mlcbuild.quant.schemes import SCHEMES, get_scheme
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.targets.registry import get_target
-from mlcbuild.targets.target import PlanTarget, Target
+from mlcbuild.targets.target import ClientTarget, PlanTarget, Target
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ def build_graph(spec: BuildSpec, env: BuildEnv, scheme: QuantScheme | None = Non
 
     ``scheme`` takes the place of the registered one of that name (to compare variants of it).
     """
-    check_supported(spec)
     target = get_target(spec.target)
+    check_supported(spec, target)
     scheme = get_scheme(spec.scheme) if scheme is None else scheme
     if not target.supports(scheme):
         raise RecipeError(
@@ -56,6 +58,9 @@ def build_graph(spec: BuildSpec, env: BuildEnv, scheme: QuantScheme | None = Non
         )
     if isinstance(target, PlanTarget):
         return _plan_graph(spec, env, target, scheme)
+    if isinstance(target, ClientTarget):
+        client = client_graph(spec, env, target, scheme)
+        return BundleGraph(client.bundle, client.verify, VariantParts({}, {}, {}))
     raise InternalError(f"there is no graph for targets like {target.name}")
 
 
@@ -95,18 +100,18 @@ def _plan_graph(
     return BundleGraph(bundle, verify_action(spec.subject, bundle), kernels)
 
 
-def check_supported(spec: BuildSpec) -> None:
+def check_supported(spec: BuildSpec, target: Target) -> None:
     """Refuses what a recipe may ask for but this version does not do: nothing is left out silently.
 
     Raises RecipeError naming the keys.
     """
+    _check_options(spec, target)
     quality = spec.quality
     asked = {
         "model.lora": spec.lora,
         "quantization.exclude": spec.exclude,
         "quantization.calibration": spec.calibration,
         "quantization.overrides": spec.scheme_overrides,
-        f"targets.{spec.target}": spec.target_options,
         "publish.to": spec.publish.to,
         "quality": (quality.max_kld, quality.max_ppl_ratio, quality.min_top1) != (None,) * 3,
     }
@@ -118,3 +123,22 @@ def check_supported(spec: BuildSpec) -> None:
             why="the recipe format has the keys already, the stages behind them come later",
             hint="remove what is named to build without it",
         )
+
+
+def _check_options(spec: BuildSpec, target: Target) -> None:
+    """The table of the target in the recipe; RecipeError naming what it may hold."""
+    known = target.options()
+    for key, value in spec.target_options.items():
+        where = f"{spec.recipe_path}: targets.{target.name}.{key}"
+        if key not in known:
+            raise RecipeError(
+                f"the target {target.name} has no option {key}",
+                where=where,
+                hint=suggestion_or_list(key, known) if known else "it has no options",
+            )
+        if str(value) not in known[key]:
+            raise RecipeError(
+                f"{value!r} is no value of {key}",
+                where=where,
+                hint=f"one of {', '.join(known[key])}",
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlcbuild.spec.capabilities import Capabilities
@@ -46,6 +47,10 @@ class Target:
         """What each kernel variant needs of a CPU; empty where no CPU runs the kernels."""
         return ()
 
+    def options(self) -> Mapping[str, tuple[str, ...]]:
+        """Keys of the recipe's table ``[targets.<name>]``, with the values that each may have."""
+        return {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTarget(Target):
@@ -89,14 +94,20 @@ class ClientTarget(Target):
 
     ``client`` is the npm package with the version that bundles are made for, ``schemes`` names
     those that it knows. ``host_triple`` is the compiler's for code around the kernels;
-    ``shared_memory`` are the bytes that the threads of a kernel may share.
+    ``shared_memory`` are the bytes that the threads of a kernel may share; ``optimize_levels`` are
+    those of the linker's that a recipe may ask for, the last being the default.
     """
 
     client: str
     schemes: tuple[str, ...]
     host_triple: str
     shared_memory: int
+    optimize_levels: tuple[str, ...]
 
     def supports(self, scheme: QuantScheme) -> bool:
         """Whether the client knows the scheme by this name."""
         return scheme.name in self.schemes
+
+    def options(self) -> Mapping[str, tuple[str, ...]]:
+        """How hard the linker optimizes."""
+        return {"optimize": self.optimize_levels}

@@ -66,7 +66,7 @@ def _archive(context: ActionContext, package: str, *, offline: bool) -> Path:
         )
     # With the user's environment and settings: they say which registry to ask, and through what.
     done = context.processes.run(
-        [*npm_command(), "pack", package, "--silent"],
+        [*npm_command(), "pack", package, "--loglevel=error"],
         cwd=context.scratch,
         env=dict(os.environ),
         log=context.log,

@@ -48,19 +48,28 @@ def part_params(
     spec: BuildSpec, target: PlanTarget, scheme: QuantScheme, resolved: ResolvedSource
 ) -> dict[str, Json]:
     """What the manifest says beyond what the parts themselves tell."""
+    return {
+        **describe_build(spec, scheme, resolved),
+        "limits": to_params(spec.limits),
+        "variants": [variant.name for variant in target.variants(scheme)],
+        "library": f"lib/libmlcb{target.library_suffix}",
+        "suffix": target.library_suffix,
+    }
+
+
+def describe_build(
+    spec: BuildSpec, scheme: QuantScheme, resolved: ResolvedSource
+) -> dict[str, Json]:
+    """What every manifest says of the recipe: names, scheme, source and licence."""
     local = resolved.location is not None
     return {
         "name": spec.recipe,
-        "target": target.name,
+        "target": spec.target,
         "scheme": to_params(scheme),
-        "limits": to_params(spec.limits),
-        "variants": [variant.name for variant in target.variants(scheme)],
         # A local folder's path would differ from machine to machine; its name is enough.
         "source": f"local:{Path(resolved.source).name}" if local else resolved.source,
         "revision": None if local else resolved.revision,
         "license": spec.bundle_options.get("license") or resolved.license,
-        "library": f"lib/libmlcb{target.library_suffix}",
-        "suffix": target.library_suffix,
     }
 
 
