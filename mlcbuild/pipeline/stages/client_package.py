@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 import shutil
 import tarfile
@@ -64,11 +63,10 @@ def _archive(context: ActionContext, package: str, *, offline: bool) -> Path:
             f"{package} is not in the cache, and --offline was given",
             hint="run once without --offline",
         )
-    # With the user's environment and settings: they say which registry to ask, and through what.
     done = context.processes.run(
         [*npm_command(), "pack", package, "--loglevel=error"],
         cwd=context.scratch,
-        env=dict(os.environ),
+        own_settings=True,
         log=context.log,
         check=False,
     )
