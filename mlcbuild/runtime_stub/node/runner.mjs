@@ -157,6 +157,10 @@ const operations = {
       (out) => lendText(JSON.stringify(request), (at) => check(call.mlcb_web_submit(engine, at, out))),
       (out) => Number(view().getBigUint64(out >>> 0, true)),
     ),
+  metrics: () =>
+    Buffer.from(
+      lendText("json", (at) => fill((out, capacity, size) => call.mlcb_engine_metrics(engine, at, out, capacity, size), 1)),
+    ).toString(),
   step: () => word((busy) => check(call.mlcb_engine_step(engine, busy))) !== 0,
   poll: () => {
     const event = call.mlcb_web_poll(engine);
