@@ -257,7 +257,7 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
 }
 
 // A call is [name(arguments)], reasoning is {between braces}.
-function parse(parser, text) {
+export function parse(parser, text) {
   const deltas = [];
   for (const c of text) {
     const { state, calls: index } = parser;
