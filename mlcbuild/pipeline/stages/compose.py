@@ -19,7 +19,7 @@ from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.sources.resolved import ResolvedSource
 from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
-from mlcbuild.targets.target import Target
+from mlcbuild.targets.target import PlanTarget
 
 # Folder of a bundle for the tuning records that its kernels were made with, if asked for.
 TUNING = "tuning"
@@ -46,7 +46,7 @@ def part_inputs(
 
 
 def part_params(
-    spec: BuildSpec, target: Target, scheme: QuantScheme, resolved: ResolvedSource
+    spec: BuildSpec, target: PlanTarget, scheme: QuantScheme, resolved: ResolvedSource
 ) -> dict[str, Json]:
     """What the manifest says beyond what the parts themselves tell."""
     local = resolved.location is not None
@@ -56,12 +56,13 @@ def part_params(
         "scheme": to_params(scheme),
         "limits": to_params(spec.limits),
         "variants": [variant.name for variant in target.variants(scheme)],
+        "kernels": {v.name: target.kernels_file(v) for v in target.variants(scheme)},
         # A local folder's path would differ from machine to machine; its name is enough.
         "source": f"local:{Path(resolved.source).name}" if local else resolved.source,
         "revision": None if local else resolved.revision,
         "license": spec.bundle_options.get("license") or resolved.license,
-        "library": f"lib/libmlcb{target.library_suffix}",
-        "suffix": target.library_suffix,
+        "library": f"lib/{target.runtime_file}",
+        "executable": target.executable,
     }
 
 
@@ -69,8 +70,6 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
     """Puts every part at its place in ``out`` and writes bundle.json."""
     from mlcbuild.bundle.writer import BundleParts, write_bundle
 
-    for folder in ("lib", "bin", "include", "params", "tokenizer", LICENSES):
-        (out / folder).mkdir(exist_ok=True)
     runtime = inputs["runtime"]
     for path in sorted(runtime.rglob("*")):
         if path.is_file():
@@ -84,8 +83,9 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
     sources: dict[str, dict[str, int]] = {}
     for name in params["variants"]:
         _place(inputs[f"lower:{name}"] / PLAN, out / "lib" / f"{name}.plan")
-        library = f"kernels-{name}{params['suffix']}"
-        _place(inputs[f"link:{name}"] / library, out / "lib" / library)
+        file = params["kernels"][name]
+        if not (out / "lib" / file).exists():  # variants may share one
+            _place(inputs[f"link:{name}"] / file, out / "lib" / file)
         schedules = inputs[f"schedule:{name}"]
         sources[name] = count_sources(json.loads((schedules / SCHEDULES).read_bytes()))
         if (schedules / RECORDS).is_file():
@@ -112,6 +112,8 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
             license=params["license"] or description["license"],
             notes=tuple(notes),
             library=params["library"],
+            executable=params["executable"],
+            kernels={name: f"lib/{file}" for name, file in params["kernels"].items()},
             schedules=sources,
         ),
     )
@@ -119,6 +121,7 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
 
 def _licenses(model: Path, out: Path) -> None:
     """The model's licence texts and the runtime's own."""
+    out.mkdir()
     for path in sorted((model / LICENSES).glob("*")) if (model / LICENSES).is_dir() else ():
         _place(path, out / f"model-{path.name}")
     (out / "mlcb-NOTICE.txt").write_text(

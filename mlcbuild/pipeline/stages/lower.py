@@ -22,7 +22,7 @@ from mlcbuild.spec.kv import Window
 from mlcbuild.spec.layout import Layout
 from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
-from mlcbuild.targets.target import Target, Variant
+from mlcbuild.targets.target import PlanTarget, Variant
 
 if TYPE_CHECKING:
     from mlcbuild.kernels.tagged import KernelTag
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def lower_action(
     spec: BuildSpec,
-    target: Target,
+    target: PlanTarget,
     variant: Variant,
     scheme: QuantScheme,
     layout: Layout,
