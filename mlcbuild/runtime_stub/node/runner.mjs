@@ -51,11 +51,20 @@ async function open({ folder, modules, files, verify_full: verifyFull }) {
   return usable.name;
 }
 
+// The conversation is JSON text: read and written here, its numbers would change.
+function renderText(conversation) {
+  const { runtime, handle } = bundle;
+  const text = runtime.fill(4096, (buffer, capacity, size, memory) =>
+    runtime.call("mlcb_apply_chat_template", handle, memory.string(conversation), buffer, capacity, size),
+  );
+  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(text);
+}
+
 const operations = {
   open,
   tokenize: ({ text, special, bos }) => bundle.tokenize(text, { special, bos }),
   detokenize: ({ ids, special, inside }) => base64(bundle.detokenize(ids, { special, inside })),
-  render: ({ conversation }) => bundle.renderChat(JSON.parse(conversation)),
+  render: ({ conversation }) => renderText(conversation),
   engine: ({ options }) => {
     engine = new NativeEngine(bundle, options);
     return engine.info();
