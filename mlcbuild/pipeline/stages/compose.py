@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 from mlcbuild.core.canonical_json import Json
 from mlcbuild.pipeline.action import Action
 from mlcbuild.pipeline.stages.files import LICENSES, MODEL, NOTES, PLAN, RECORDS, SCHEDULES
+from mlcbuild.pipeline.stages.place import place, place_licenses
 from mlcbuild.pipeline.stages.records import from_params, to_params
 from mlcbuild.pipeline.stages.schedule_sources import count_sources
 from mlcbuild.recipe.build_spec import BuildSpec
@@ -73,25 +72,25 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
     runtime = inputs["runtime"]
     for path in sorted(runtime.rglob("*")):
         if path.is_file():
-            _place(path, out / path.relative_to(runtime))
+            place(path, out / path.relative_to(runtime))
     for path in sorted(inputs["params"].iterdir()):
-        _place(path, out / "params" / path.name)
+        place(path, out / "params" / path.name)
     tokenizer = inputs["tokenizer"]
     for file in sorted((tokenizer / "tokenizer").iterdir()):
-        _place(file, out / "tokenizer" / file.name)
-    _place(tokenizer / "chat.json", out / "chat.json")
+        place(file, out / "tokenizer" / file.name)
+    place(tokenizer / "chat.json", out / "chat.json")
     sources: dict[str, dict[str, int]] = {}
     for name in params["variants"]:
-        _place(inputs[f"lower:{name}"] / PLAN, out / "lib" / f"{name}.plan")
+        place(inputs[f"lower:{name}"] / PLAN, out / "lib" / f"{name}.plan")
         file = params["kernels"][name]
         if not (out / "lib" / file).exists():  # variants may share one
-            _place(inputs[f"link:{name}"] / file, out / "lib" / file)
+            place(inputs[f"link:{name}"] / file, out / "lib" / file)
         schedules = inputs[f"schedule:{name}"]
         sources[name] = count_sources(json.loads((schedules / SCHEDULES).read_bytes()))
         if (schedules / RECORDS).is_file():
-            _place(schedules / RECORDS, out / TUNING / f"{name}.jsonl")
+            place(schedules / RECORDS, out / TUNING / f"{name}.jsonl")
     if "golden" in inputs:
-        _place(inputs["golden"] / "golden.json", out / "golden.json")
+        place(inputs["golden"] / "golden.json", out / "golden.json")
     _licenses(inputs["model"], out / LICENSES)
     description = json.loads((inputs["model"] / MODEL).read_bytes())
     notes = [*description["notes"], *json.loads((tokenizer / NOTES).read_bytes())]
@@ -122,20 +121,10 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
 def _licenses(model: Path, out: Path) -> None:
     """The model's licence texts and the runtime's own."""
     out.mkdir()
-    for path in sorted((model / LICENSES).glob("*")) if (model / LICENSES).is_dir() else ():
-        _place(path, out / f"model-{path.name}")
+    place_licenses(model, out)
     (out / "mlcb-NOTICE.txt").write_text(
         "The runtime and kernels in lib/, bin/ and include/ are part of mlcbuild,\n"
         "licensed under the Apache License, Version 2.0.\n"
         "The model's weights and tokenizer are under the model's own licence; see bundle.json.\n",
         encoding="utf-8",
     )
-
-
-def _place(source: Path, target: Path) -> None:
-    """A hard link where the file system allows it: a bundle's weights are not copied twice."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

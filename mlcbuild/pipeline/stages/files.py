@@ -15,3 +15,5 @@ SCHEDULES = "schedules.json"  # lower: tags of kernels; schedule: what was chose
 RECORDS = "records.jsonl"  # schedule: the tuning records used, if asked for
 OBJECT = "kernels.o"  # compile
 NOTES = "notes.json"  # tokenizer: for the manifest
+NEEDS = "needs.json"  # client_params, web_compile: what a device must offer
+LIBRARY = "library.json"  # web_compile: what the library tells of itself

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mlcbuild.bundle.node import NODE
 from mlcbuild.core import canonical_json
 from mlcbuild.core.canonical_json import Json
+from mlcbuild.core.node import NODE
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.stages.compose import compose
 from mlcbuild.pipeline.stages.files import TOKENIZER_CONFIG
