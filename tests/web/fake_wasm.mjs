@@ -204,6 +204,7 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
       wantHandle(bundle);
       state.options = JSON.parse(string(options));
       if (state.options.kv_tokens === 7) return fail(41, "no memory for 7 tokens");
+      if (state.options.max_batch_size > 8) return fail(1, "max_batch_size is too large; lower max_batch_size");
       handle(out);
       return 0;
     },

@@ -37,6 +37,7 @@ const server = createServer((request, response) => {
   response.writeHead(range ? 206 : 200, {
     "content-type": types[extname(file)] ?? "application/octet-stream",
     "content-length": size - from,
+    "access-control-allow-origin": "*",
     ...(range && { "content-range": `bytes ${from}-${size - 1}/${size}` }),
   });
   const broken = fault?.path === rest.join("/") && from < fault.after;
@@ -132,7 +133,7 @@ try {
       const body = { ...given, max_tokens: 200, ignore_eos: true };
       const controller = new AbortController();
       const whole = engine.chat.completions.create(body, { signal: controller.signal });
-      setTimeout(() => controller.abort(), 50);
+      setTimeout(() => controller.abort(), 5);
       const reason = await whole.then(() => "it ended", (error) => error.name);
       let seen = 0;
       for await (const chunk of await engine.chat.completions.create({ ...body, stream: true })) {
@@ -143,6 +144,7 @@ try {
       return { reason, seen, after: after.choices.length, requests };
     }, { messages, temperature: 0 });
     console.log(`   ${JSON.stringify(found)}`);
+    assert.equal(found.reason, "AbortError");
     assert.equal(found.seen, 3);
     assert.equal(found.after, 1);
   });
@@ -254,6 +256,20 @@ try {
     assert.ok(found > 0);
     assert.deepEqual(asked.map(([path]) => path), ["bundle.json"]);
     await other.close();
+  });
+
+  await step("module and bundle of another origin, with a connection that breaks", async () => {
+    fault = { path: shard.path, after: Math.floor(shard.size * 0.3) };
+    const found = await page.evaluate(async (other) => {
+      const { Engine: Foreign } = await import(`${other}web/mlcb.js`);
+      const engine = await Foreign.load(`${other}bundle/bundle.json`);
+      const tokens = await engine.tokenize("hello");
+      await engine.unload();
+      await Foreign.clearCache(`${other}bundle/`);
+      return [engine.warnings, tokens.length];
+    }, base.replace("127.0.0.1", "localhost"));
+    fault = null;
+    assert.deepEqual(found[0], []);
   });
 
   await step("clearCache forgets", async () => {

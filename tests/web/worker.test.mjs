@@ -65,6 +65,9 @@ test("errors are what they are without a worker", async () => {
     [() => engine.renderChat([{ role: "user", content() {} }]), { code: "invalid_value" }],
     [() => open({ variant: "avx2" }), { code: "invalid_option", param: "variant" }],
     [() => open({ kvTokens: 7 }), { code: "out_of_memory", status: 503 }],
+    [() => open({ maxBatchSize: 9 }), {
+      code: "invalid_option", message: "maxBatchSize is too large; lower maxBatchSize",
+    }],
     [() => open({ maxBatchSizes: 7 }), { code: "invalid_option", hint: "did you mean maxBatchSize?" }],
   ];
   for (const [ask, want] of checks) {

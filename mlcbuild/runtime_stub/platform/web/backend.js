@@ -41,20 +41,31 @@ const crashed = (reason) => new MlcbError(`the worker of the engine failed: ${re
   status: 500, code: "worker_crashed", hint: "load the engine again",
 });
 
+// A browser starts no script of another origin as a worker, but one of the page's may import it.
+function browserWorker() {
+  try {
+    // Bundlers look for exactly this expression.
+    return new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+  } catch (error) {
+    if (error?.name !== "SecurityError") throw error;
+    const source = `import ${JSON.stringify(new URL("./worker.js", import.meta.url).href)};`;
+    const blob = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+    return new Worker(blob, { type: "module" });
+  }
+}
+
 /** Either kind of worker behind one shape. */
 async function openWorker(make, take, fail) {
-  const url = new URL("./worker.js", import.meta.url);
   if (isNode) {
     const worker = make === true
-      ? new (await import("node:worker_threads")).Worker(url) : make();
+      ? new (await import("node:worker_threads")).Worker(new URL("./worker.js", import.meta.url))
+      : make();
     worker.on("message", take);
     worker.on("error", (error) => fail(error?.message ?? String(error)));
     worker.on("exit", (code) => fail(`it exited with code ${code}`));
     return worker;
   }
-  // Bundlers look for exactly this expression.
-  const worker = make === true
-    ? new Worker(new URL("./worker.js", import.meta.url), { type: "module" }) : make();
+  const worker = make === true ? browserWorker() : make();
   await new Promise((resolve, reject) => {
     worker.addEventListener("message", (event) => (event.data.ready ? resolve() : take(event.data)));
     worker.addEventListener("error", (event) => {
@@ -76,10 +87,8 @@ export class WorkerBackend {
 
   static async load(bundle, load, { onProgress, signal, worker }) {
     const backend = new WorkerBackend();
-    const make = worker;
-    backend.#worker = await openWorker(make, (message) => backend.#take(message),
+    backend.#worker = await openWorker(worker, (message) => backend.#take(message),
       (reason) => backend.#fail(crashed(reason)));
-    if (!isNode) bundle = new URL(String(bundle), globalThis.document?.baseURI).href;
     let mistake = null; // of onProgress: it ends the load, as it does without a worker
     const told = (progress) => {
       try {
@@ -89,8 +98,7 @@ export class WorkerBackend {
         stop();
       }
     };
-    const args = { bundle: bundle instanceof URL ? bundle.href : bundle, load };
-    const { promise, stop } = backend.#call("load", args, told);
+    const { promise, stop } = backend.#call("load", { bundle, load }, told);
     const abort = () => stop();
     signal?.addEventListener("abort", abort, { once: true });
     try {
