@@ -49,7 +49,7 @@ def client_graph(
     model = inspect_action(spec, source, resolved.source)
     quantized = quantize_action(spec, scheme, source, model)
     compiled = web_compile_action(spec, target, scheme, model)
-    runtime = web_runtime_action(optimize)
+    runtime = web_runtime_action()
     described: dict[str, Json] = {
         **describe_build(spec, scheme, resolved),
         "limits": to_params(spec.limits),
