@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlcbuild.core.suggest import suggestion_or_list
@@ -22,12 +23,18 @@ from mlcbuild.pipeline.stages.quantize import quantize_action
 from mlcbuild.pipeline.stages.runtime import runtime_action
 from mlcbuild.pipeline.stages.schedule import schedule_action
 from mlcbuild.pipeline.stages.tokenizer import tokenizer_action
+from mlcbuild.pipeline.stages.wasm import (
+    module_action,
+    module_files,
+    wasm_runtime_action,
+    web_files_action,
+)
 from mlcbuild.pipeline.tuning import BuildRecords
 from mlcbuild.quant.schemes import SCHEMES, get_scheme
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.targets.registry import get_target
-from mlcbuild.targets.target import ClientTarget, PlanTarget, Target
+from mlcbuild.targets.target import ClientTarget, NativeTarget, PlanTarget, Target, WasmTarget
 
 
 @dataclass(frozen=True)
@@ -81,23 +88,42 @@ def _plan_graph(
     quantized = quantize_action(spec, scheme, source, model)
     params = pack_action(spec, scheme, layout, quantized)
     records = BuildRecords(spec, env)
-    lowered, scheduled, linked = {}, {}, {}
+    lowered, scheduled, compiled = {}, {}, {}
     for variant in target.variants(scheme):
         lower = lower_action(spec, target, variant, scheme, layout, model, env.dump_ir)
         lowered[variant.name] = lower
         usable = records.usable(variant.capabilities)
         schedules = schedule_action(variant, lower, usable, keep_records=records.kept)
         scheduled[variant.name] = schedules
-        compiled = compile_action(target, variant, lower, schedules)
-        linked[variant.name] = link_action(target, variant, compiled)
+        compiled[variant.name] = compile_action(target, variant, lower, schedules)
+    runtime, linked = _link(target, scheme, lowered, compiled)
     kernels = VariantParts(lowered, scheduled, linked)
-    parts = part_inputs(
-        model, params, tokenizer_action(spec, model), runtime_action(target), kernels
-    )
+    parts = part_inputs(model, params, tokenizer_action(spec, model), runtime, kernels)
     described = part_params(spec, target, scheme, resolved)
     golden = golden_action(spec.subject, target, scheme, parts, described)
     bundle = assemble_action(spec.subject, parts, golden, described)
     return BundleGraph(bundle, verify_action(spec.subject, bundle), kernels)
+
+
+def _link(
+    target: PlanTarget,
+    scheme: QuantScheme,
+    lowered: Mapping[str, Action],
+    compiled: Mapping[str, Action],
+) -> tuple[Action, Mapping[str, Action]]:
+    """The action for the runtime's files in a bundle, and by variant that for its kernels' file."""
+    variants = target.variants(scheme)
+    if isinstance(target, NativeTarget):
+        linked = {v.name: link_action(target, v, compiled[v.name]) for v in variants}
+        return runtime_action(target), linked
+    if not isinstance(target, WasmTarget):
+        raise InternalError(f"nothing links the kernels of {target.name}")
+    runtime = wasm_runtime_action(target)
+    modules = {
+        file: module_action(target, scheme, file, runtime, lowered, compiled)
+        for file in module_files(target, variants)
+    }
+    return web_files_action(target), {v.name: modules[target.kernels_file(v)] for v in variants}
 
 
 def check_supported(spec: BuildSpec, target: Target) -> None:

@@ -54,18 +54,30 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTarget(Target):
-    """Our own runtime carries out a plan over kernel libraries, one for each variant.
+    """Our own runtime carries out a plan over kernels, one plan and set of them for each variant.
 
     ``integer_variants`` / ``float_variants`` are for schemes with and without integer weights,
-    best first; ``triple`` is the compiler's, ``zig_triple`` the linker's (with the libc floor).
+    best first; ``triple`` is the compiler's. Files are named as in a bundle's lib/.
     """
 
     triple: str
-    zig_triple: str
     integer_variants: tuple[Variant, ...]
     float_variants: tuple[Variant, ...]
     layouts: tuple[Layout, ...]
-    library_suffix: str
+
+    @property
+    def runtime_file(self) -> str:
+        """The file that holds the runtime."""
+        raise NotImplementedError
+
+    @property
+    def executable(self) -> str | None:
+        """Where in a bundle the runtime lies as a program; None if there is none."""
+        return None
+
+    def kernels_file(self, variant: Variant) -> str:
+        """The file that holds a variant's kernels."""
+        raise NotImplementedError
 
     def supports(self, scheme: QuantScheme) -> bool:
         """Whether there is a layout for the scheme's weights."""
@@ -86,6 +98,59 @@ class PlanTarget(Target):
             if layout.weight_dtype == scheme.weight_dtype:
                 return layout
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeTarget(PlanTarget):
+    """The runtime is a shared library and a program; each variant's kernels are a library.
+
+    ``zig_triple`` is the linker's (with the libc floor).
+    """
+
+    zig_triple: str
+    library_suffix: str
+
+    @property
+    def runtime_file(self) -> str:
+        """The shared library."""
+        return f"libmlcb{self.library_suffix}"
+
+    @property
+    def executable(self) -> str | None:
+        """The program for a shell."""
+        return "bin/mlcb"
+
+    def kernels_file(self, variant: Variant) -> str:
+        """A library of the variant's own."""
+        return f"kernels-{variant.name}{self.library_suffix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WasmTarget(PlanTarget):
+    """The runtime and kernels are one WebAssembly module for each instruction set.
+
+    A module is accepted as a whole or not at all, so the host picks the best that it can compile;
+    each holds the kernels of every variant that runs where it does.
+    """
+
+    @property
+    def runtime_file(self) -> str:
+        """The module that runs on most hosts: that of the last variant."""
+        return self.kernels_file(self.float_variants[-1])
+
+    def kernels_file(self, variant: Variant) -> str:
+        """The module of the variant's own instruction set."""
+        return f"mlcb-{variant.capabilities.isa}.wasm"
+
+    def module_variants(self, scheme: QuantScheme, file: str) -> tuple[Variant, ...]:
+        """The variants whose kernels are in the module ``file`` of a bundle, best first."""
+        variants = self.variants(scheme)
+        features = next(
+            set(variant.capabilities.features)
+            for variant in variants
+            if self.kernels_file(variant) == file
+        )
+        return tuple(v for v in variants if features.issuperset(v.capabilities.features))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
