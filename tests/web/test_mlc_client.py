@@ -36,7 +36,11 @@ class Case:
             f"<|im_start|>{roles[number % 2]}\n{content}<|im_end|>\n"
             for number, content in enumerate(contents)
         )
-        ids: list[int] = self._tokenizer.encode(text + "<|im_start|>assistant\n").ids
+        return self.encode(text + "<|im_start|>assistant\n")
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text."""
+        ids: list[int] = self._tokenizer.encode(text).ids
         return ids
 
 
@@ -76,16 +80,24 @@ def test_a_prompt_of_several_chunks(case: Case) -> None:
 
 @only_codes
 def test_turns_are_fed_as_the_whole_text_is_encoded(case: Case) -> None:
-    """The second turn goes on from the first one's cache: only what is new is fed."""
-    first = case.client.chat(GREETING, temperature=0, max_tokens=3)
-    text = first["message"]["content"]
-    second = case.client.chat(GREETING, text, "And then?", temperature=0, max_tokens=2, fresh=False)
-    assert second["fed"][: len(first["fed"])] == first["fed"]
-    assert second["usage"]["prompt_tokens"] < len(case.prompt(GREETING))
-    expected = case.reference.logits(second["fed"], len(second["fed"]) - 1)
+    turns = ("One, two.", "Three is the number of the sea.", "And then?")
+    answer = case.client.chat(*turns, temperature=0, max_tokens=1)
+    assert answer["fed"] == case.prompt(*turns)
+
+
+@only_codes
+def test_a_turn_goes_on_in_the_cache(case: Case) -> None:
+    """What the client does with a conversation that it had: it leaves out the end of its answer."""
+    reply = case.encode("The<|im_end|>")
+    first = case.client.chat(GREETING, force=reply, ignore_eos=False)
+    assert (first["message"]["content"], first["finish_reason"]) == ("The", "stop")
+    second = case.client.chat(
+        GREETING, "The", "And then?", temperature=0, max_tokens=2, fresh=False
+    )
+    prompt = [*first["fed"], *case.prompt("And then?")]
+    assert second["fed"][:-1] == prompt
+    expected = case.reference.logits(second["fed"], len(prompt))
     assert second["drawn"] == expected.argmax(axis=1).tolist()
-    whole = case.client.chat("One.", "Two.", "Three.", temperature=0, max_tokens=1)
-    assert whole["fed"] == case.prompt("One.", "Two.", "Three.")
 
 
 @only_codes
@@ -106,7 +118,7 @@ def test_chances_are_those_of_the_logits(case: Case) -> None:
 @only_codes
 def test_seeds(case: Case) -> None:
     def drawn(seed: int) -> Any:
-        return case.client.chat(GREETING, temperature=1.2, seed=seed, max_tokens=6)["drawn"]
+        return case.client.chat(GREETING, temperature=1.2, seed=seed, max_tokens=4)["drawn"]
 
     assert drawn(7) == drawn(7)
     assert drawn(7) != drawn(8)
@@ -122,7 +134,7 @@ def test_a_narrow_top_p_leaves_only_the_best(case: Case) -> None:
 @only_codes
 def test_penalties(case: Case) -> None:
     settings = {"presence_penalty": 0.5, "frequency_penalty": 0.75, "repetition_penalty": 1.3}
-    answer = case.client.chat(GREETING, temperature=0, max_tokens=12, **settings)
+    answer = case.client.chat(GREETING, temperature=0, max_tokens=8, **settings)
     start = len(case.prompt(GREETING))
     rows = case.reference.logits(answer["fed"], start)
     assert answer["drawn"] == penalized(rows, **settings)
@@ -148,8 +160,6 @@ def penalized(
 
 @only_codes
 def test_biases(case: Case) -> None:
-    wanted = case.client.chat(GREETING, temperature=0, max_tokens=2, logit_bias={"77": 100})
-    assert wanted["drawn"] == [77, 77]
     best = case.client.chat(GREETING, temperature=0, max_tokens=1)["drawn"]
     other = case.client.chat(
         GREETING, temperature=0, max_tokens=1, logit_bias={str(best[0]): -100}
@@ -162,27 +172,27 @@ def test_biases(case: Case) -> None:
 def test_answers_of_a_json_schema(case: Case) -> None:
     schema = {
         "type": "object",
-        "properties": {"calm": {"type": "boolean"}, "wind": {"enum": ["north", "south"]}},
-        "required": ["calm", "wind"],
+        "properties": {"calm": {"type": "boolean"}},
+        "required": ["calm"],
         "additionalProperties": False,
     }
+    # JSON may have any space between its parts, and a random model has no reason to end it.
+    spaces = [case.encode(text)[0] for text in (" ", "\t", "\n", "\r")]
     answer = case.client.chat(
         GREETING,
         temperature=0,
-        max_tokens=60,
+        max_tokens=30,
         ignore_eos=False,
+        logit_bias={str(token): -100 for token in spaces},
         response_format={"type": "json_object", "schema": json.dumps(schema)},
     )
     assert answer["finish_reason"] == "stop"
-    value = json.loads(answer["message"]["content"])
-    assert set(value) == {"calm", "wind"}
-    assert isinstance(value["calm"], bool)
-    assert value["wind"] in ("north", "south")
+    assert answer["message"]["content"] in ('{"calm":true}', '{"calm":false}')
 
 
 @only_codes
 def test_streams(case: Case) -> None:
-    whole = case.client.chat(GREETING, temperature=0, max_tokens=4)
-    stream = case.client.chat(GREETING, temperature=0, max_tokens=4, stream=True)
-    assert stream["text"] == whole["message"]["content"]
+    letter = {str(case.encode("J")[0]): 100}
+    stream = case.client.chat(GREETING, temperature=0, max_tokens=3, stream=True, logit_bias=letter)
+    assert stream["text"] == "JJJ"
     assert stream["chunks"] > 1

@@ -52,10 +52,11 @@ async function load(id = ID, folder = "bundle") {
 }
 
 // Gives what the client gave, and what was seen of it; `fed` is since the client's last fresh start.
-async function chat(request) {
+// `force` are tokens to draw, `fresh: false` goes on in the conversation before.
+async function chat({ force = null, fresh: anew = true, ...request }) {
   seen.drawn = [];
-  if (request.fresh ?? true) await fresh();
-  delete request.fresh;
+  if (anew) await fresh();
+  forced = force;
   const begin = performance.now();
   let reply;
   if (request.stream) {
