@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,20 @@ PAGE_SIZE = 16
 
 def web_module(variant: str, scheme: QuantScheme, target: Any, *, window: int = 0) -> Any:
     """The web module of a variant of ``tests.parity.tiny_llama``."""
-    config = dict(tiny_llama.VARIANTS[variant])
+    limits = replace(LIMITS, kv_dtype=scheme.kv_dtype)
+    return module_of(tiny_llama.VARIANTS[variant], scheme, target, limits, window=window)
+
+
+def module_of(
+    hf_config: Mapping[str, Any],
+    scheme: QuantScheme,
+    target: Any,
+    limits: Limits,
+    *,
+    window: int = 0,
+) -> Any:
+    """The web module of a model with this config.json."""
+    config = dict(hf_config)
     architecture = get_architecture(config["model_type"])
     parsed = architecture.config.read_config(config)
     model = architecture.model.Model(parsed)
@@ -41,7 +55,7 @@ def web_module(variant: str, scheme: QuantScheme, target: Any, *, window: int = 
         WebInput(
             model=model,
             attention=attention,
-            limits=replace(LIMITS, kv_dtype=scheme.kv_dtype),
+            limits=limits,
             model_type=config["model_type"],
             scheme=scheme.name,
             vocab_size=parsed.vocab_size,
