@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.s_tir import dlight
 
+from mlcbuild.passes.schedule_linear import schedule_linear
 
-def kernel_passes(target: Any) -> list[Any]:
+_LOG = logging.getLogger(__name__)
+
+
+def kernel_passes(target: Any, *, own_kernels: bool = True) -> list[Any]:
     """From operators to kernels that are fused and, for a GPU, scheduled.
 
-    Kernels that no builder scheduled get the generic schedules of ``dlight``.
+    Products are made by kernels of our own (unless not ``own_kernels``, for comparison); what no
+    builder scheduled gets the generic schedules of ``dlight``.
     """
     transform = relax.transform
-    schedule = [] if target.kind.name == "llvm" else [_schedule()]
+    own = [_own_kernels()] if own_kernels else []
+    schedule = [] if target.kind.name == "llvm" else [*own, _schedule()]
     return [
         # Reshapes stay what they are, views: as kernels they would be copies.
         transform.LegalizeOps(skip_ops=["relax.reshape"]),
@@ -49,6 +56,17 @@ def web_pipeline(target: Any) -> Any:
     def run(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
         with target:
             return tvm.transform.Sequential(passes)(mod)
+
+    return run
+
+
+def _own_kernels() -> Any:
+    @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
+    def run(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        mod, left = schedule_linear(mod)
+        for name, why in sorted(left.items()):
+            _LOG.warning("%s has the generic schedule: %s", name, why)
+        return mod
 
     return run
 

@@ -13,6 +13,7 @@ from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
+from mlcbuild.kernels.webgpu.linear import DEQUANTIZE, MATRIX_ATTRIBUTE, PRODUCT
 from mlcbuild.nn.layers import Embedding, Linear
 from mlcbuild.spec.layout import padded
 from mlcbuild.spec.scheme import QuantScheme
@@ -77,20 +78,23 @@ class _RowMatrix(nn.Module):
     def multiply(self, x: Tensor) -> Tensor:
         """X [b, n, in_features] -> float32 [b, n, out_features]."""
 
-        def product(x: te.Tensor, *weights: te.Tensor) -> te.Tensor:
-            matrix = te.compute(
-                (self.out_features, self.in_features),
-                lambda row, column: self._value(weights, row, column),
-                name="dequantize",
-            )
-            column = te.reduce_axis((0, self.in_features), name="k")
-            return te.compute(
-                (*x.shape[:-1], self.out_features),
-                lambda *i: te.sum(x(*i[:-1], column) * matrix[i[-1], column], axis=column),
-                name="NT_matmul",
-            )
+        return op.tensor_expr_op(self._product, "linear", [x, *self._weights()])
 
-        return op.tensor_expr_op(product, "linear", [x, *self._weights()])
+    def _product(self, x: te.Tensor, *weights: te.Tensor) -> te.Tensor:
+        scheme = self.scheme
+        codes = [scheme.bits, scheme.group_size, scheme.zero_point]
+        matrix = te.compute(
+            (self.out_features, self.in_features),
+            lambda row, column: self._value(weights, row, column),
+            name=DEQUANTIZE,
+            attrs={MATRIX_ATTRIBUTE: codes} if scheme.is_integer else None,
+        )
+        column = te.reduce_axis((0, self.in_features), name="k")
+        return te.compute(
+            (*x.shape[:-1], self.out_features),
+            lambda *i: te.sum(x(*i[:-1], column) * matrix[i[-1], column], axis=column),
+            name=PRODUCT,
+        )
 
     def take(self, token_ids: Tensor) -> Tensor:
         """Rows by int32 id [n] -> float32 [n, in_features]."""
