@@ -79,7 +79,9 @@ class _Reader:
         self._sizes: dict[str, Expr] = {}
         self._product = self._blocks[PRODUCT]
         self._writers = {
-            block.body.buffer: block for block in self._blocks.values() if block is not self._product
+            block.body.buffer: block
+            for block in self._blocks.values()
+            if block is not self._product
         }
 
     def problem(self) -> LinearProblem:
@@ -171,7 +173,9 @@ class _Finish:
         """The ``Finish`` of a problem."""
         place = len(self._params) - 1
 
-        def finish(buffers: Sequence[Buffer], row: Expr, column: Expr, sums: Sequence[Expr]) -> None:
+        def finish(
+            buffers: Sequence[Buffer], row: Expr, column: Expr, sums: Sequence[Expr]
+        ) -> None:
             def load(buffer: Any, shifts: tuple[int, ...]) -> Any:
                 if buffer.same_as(self._sums):
                     return sums[starts.index(shifts[-1])]
@@ -206,10 +210,14 @@ class _Finish:
         return tvm_ffi.structural_map(block.body.value, (TensorLoad, replace))
 
 
-def _shifts(indices: Sequence[Any], axes: Sequence[Any], shifts: tuple[int, ...]) -> tuple[int, ...]:
+def _shifts(
+    indices: Sequence[Any], axes: Sequence[Any], shifts: tuple[int, ...]
+) -> tuple[int, ...]:
     """How far each index is from its axis; the axes are matched from the last one."""
     found = []
-    for index, axis, shift in zip(reversed(indices), reversed(axes), reversed(shifts), strict=False):
+    for index, axis, shift in zip(
+        reversed(indices), reversed(axes), reversed(shifts), strict=False
+    ):
         left = tvm.sym.Analyzer().simplify(index - axis)
         if not isinstance(left, tirx.IntImm):
             raise Unsupported(f"{index} is read for {axis}")

@@ -218,9 +218,7 @@ def compile_kernels(mod: tvm.IRModule) -> dict[str, Kernel]:
     bound = tirx.transform.BindTarget(TARGET)(tvm.IRModule(funcs))
     with TARGET:
         lowered = tirx.get_tir_pipeline("s_tir")[0](bound)
-    return {
-        name: Kernel(func, codes[name], _launch(lowered[name])) for name, func in funcs.items()
-    }
+    return {name: Kernel(func, codes[name], _launch(lowered[name])) for name, func in funcs.items()}
 
 
 def _launch(host: tirx.PrimFunc) -> Launch:

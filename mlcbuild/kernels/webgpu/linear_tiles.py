@@ -201,5 +201,3 @@ def _stage_floats(
 
         values = vec4("f32", *(value(place) for place in range(4)))
         store(staged, values, quad((thread % _DEPTH * _WEIGHT_QUADS + number) * 4))
-
-
