@@ -11,7 +11,8 @@ from typing import BinaryIO
 
 import zstandard
 
-from mlcbuild.bundle.manifest import MANIFEST_NAME, path_problem, read_manifest
+from mlcbuild.bundle.client_manifest import read_any_manifest
+from mlcbuild.bundle.manifest import MANIFEST_NAME, path_problem
 from mlcbuild.bundle.reader import verify_bundle
 from mlcbuild.bundle.tree import walk_files
 from mlcbuild.core.atomic import disk_guard
@@ -29,7 +30,7 @@ def write_archive(bundle: Path, out: Path, *, root: str | None = None) -> Path:
     name by default), times, owners and groups zeroed, modes 0755 for the executables of bin/ and
     0644 otherwise, one compression thread at a fixed level. The file appears atomically.
     """
-    manifest = read_manifest(bundle)
+    manifest = read_any_manifest(bundle)
     top = root or f"{manifest.name}-{manifest.scheme['name']}-{manifest.target}"
     problem = path_problem(top)
     if problem is not None or "/" in top:

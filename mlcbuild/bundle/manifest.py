@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mlcbuild.core import canonical_json
-from mlcbuild.errors import VerificationError
+from mlcbuild.errors import UsageError, VerificationError
 
 MANIFEST_NAME = "bundle.json"
 ATTEST_DIR = "attest"
+
+PLAN_KIND: Literal["plan"] = "plan"
 
 BUNDLE_VERSION = 1
 ABI_VERSION = 2
@@ -60,11 +62,13 @@ Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """A part of a manifest: nothing in it is unknown, and nothing of it changes."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class FileEntry(_Record):
+class FileEntry(Record):
     """One payload file: POSIX path below the bundle, bytes, sha256 (hex)."""
 
     path: BundlePath
@@ -72,7 +76,7 @@ class FileEntry(_Record):
     sha256: Sha256
 
 
-class ModelInfo(_Record):
+class ModelInfo(Record):
     """Where the weights came from.
 
     ``vocab_size``: rows of the embedding; ``tokenizer_vocab_size``: ids that the tokenizer can
@@ -88,7 +92,7 @@ class ModelInfo(_Record):
     notes: list[str] = []
 
 
-class LimitsInfo(_Record):
+class LimitsInfo(Record):
     """Bounds in tokens and sequences; see ``mlcbuild.spec.limits.Limits``.
 
     ``sliding_window_size``: how many positions a token attends to, besides the first
@@ -104,7 +108,7 @@ class LimitsInfo(_Record):
     attention_sink_size: Count = 0
 
 
-class VariantInfo(_Record):
+class VariantInfo(Record):
     """One kernel library with its plan; ``capability`` lists the CPU flags that it needs.
 
     ``schedules`` counts kernels by where their schedule is from: a tuning ``record``, the
@@ -119,7 +123,7 @@ class VariantInfo(_Record):
     schedules: dict[str, Count] = {}
 
 
-class RuntimeInfo(_Record):
+class RuntimeInfo(Record):
     """Where the runtime's own files lie."""
 
     library: BundlePath
@@ -127,7 +131,7 @@ class RuntimeInfo(_Record):
     header: BundlePath
 
 
-class MemoryPlan(_Record):
+class MemoryPlan(Record):
     """Bytes.
 
     ``kv_bytes``: the KV cache when every sequence fills its context, or what its sliding window
@@ -142,26 +146,20 @@ class MemoryPlan(_Record):
     total_bytes: Count
 
 
-class BundleManifest(_Record):
-    """The whole of bundle.json; the fields are described in docs/formats.md."""
+class ManifestBase(Record):
+    """What bundle.json says of every kind of bundle.
+
+    ``kind``: "plan" for what our own runtime runs; others have a module of their own.
+    """
 
     bundle_version: Literal[1] = 1
-    abi_version: Literal[2] = 2
-    plan_version: Literal[1] = 1
-    params_version: Literal[1] = 1
+    kind: str
     name: str
     target: str
     architecture: str
     scheme: dict[str, Any]
     model: ModelInfo
     limits: LimitsInfo
-    variants: Annotated[list[VariantInfo], Field(min_length=1)]
-    runtime: RuntimeInfo
-    params: BundlePath
-    tokenizer: BundlePath
-    chat: BundlePath
-    golden: BundlePath | None
-    memory: MemoryPlan
     tree_digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
     files: list[FileEntry]
 
@@ -178,6 +176,45 @@ class BundleManifest(_Record):
         """The entry of ``path``, or None."""
         return next((entry for entry in self.files if entry.path == path), None)
 
+    def referenced(self) -> list[str]:
+        """Files that other fields name."""
+        raise NotImplementedError
+
+
+class BundleManifest(ManifestBase):
+    """The bundle.json of a bundle that our runtime runs; the fields are in docs/formats.md."""
+
+    kind: Literal["plan"] = PLAN_KIND
+    abi_version: Literal[2] = 2
+    plan_version: Literal[1] = 1
+    params_version: Literal[1] = 1
+    variants: Annotated[list[VariantInfo], Field(min_length=1)]
+    runtime: RuntimeInfo
+    params: BundlePath
+    tokenizer: BundlePath
+    chat: BundlePath
+    golden: BundlePath | None
+    memory: MemoryPlan
+
+    @property
+    def is_wasm(self) -> bool:
+        """Whether the runtime is a WebAssembly module, for node and browsers."""
+        return self.runtime.library.endswith(".wasm")
+
+    def referenced(self) -> list[str]:
+        """Files that other fields name."""
+        runtime = self.runtime
+        paths = [runtime.library, runtime.header, self.params, self.tokenizer, self.chat]
+        for optional in (runtime.executable, self.golden):
+            if optional is not None:
+                paths.append(optional)
+        for variant in self.variants:
+            paths += [variant.kernels, variant.plan]
+        return paths
+
+
+Manifest = TypeVar("Manifest", bound=ManifestBase)
+
 
 def tree_digest(files: Sequence[FileEntry]) -> str:
     """``sha256:`` + sha256 of the canonical JSON of the sorted file list (docs/formats.md)."""
@@ -186,11 +223,24 @@ def tree_digest(files: Sequence[FileEntry]) -> str:
 
 
 def parse_manifest(data: bytes, where: str) -> BundleManifest:
-    """Checks and decodes the bytes of a bundle.json.
+    """Checks and decodes the bundle.json of a bundle that our runtime runs.
 
     Versions come first, because a newer file may differ in anything else; both versions are named.
-    Raises ``VerificationError`` listing every problem.
+    Raises ``VerificationError`` listing every problem, ``UsageError`` for another kind of bundle.
     """
+    raw = decode_manifest(data, where)
+    if kind_of(raw) != PLAN_KIND:
+        raise UsageError(
+            "the bundle is not for mlcbuild's own runtime",
+            where=where,
+            why=f"it is made for {raw.get('target')}",
+            hint="try it in a browser: mlcbuild serve-web BUNDLE",
+        )
+    return check_manifest(BundleManifest, raw, where)
+
+
+def decode_manifest(data: bytes, where: str) -> dict[str, Any]:
+    """The object in the bytes of a bundle.json; ``VerificationError`` if there is none."""
     try:
         raw = json.loads(data)
     except ValueError as error:
@@ -202,9 +252,19 @@ def parse_manifest(data: bytes, where: str) -> BundleManifest:
         ) from None
     if not isinstance(raw, dict):
         raise VerificationError("the bundle's manifest is not a JSON object", where=where)
-    check_versions(raw, where)
+    return raw
+
+
+def kind_of(raw: Mapping[str, Any]) -> object:
+    """The kind of bundle that a decoded manifest describes; one without the field is a plan's."""
+    return raw.get("kind", PLAN_KIND)
+
+
+def check_manifest(form: type[Manifest], raw: Mapping[str, Any], where: str) -> Manifest:
+    """``raw`` as a manifest of the given form; ``VerificationError`` listing every problem."""
+    check_versions(form, raw, where)
     try:
-        manifest = BundleManifest.model_validate(raw)
+        manifest = form.model_validate(raw)
     except ValidationError as error:
         problems = [
             f"{'.'.join(str(part) for part in item['loc']) or 'bundle.json'}: {item['msg']}"
@@ -220,12 +280,12 @@ def parse_manifest(data: bytes, where: str) -> BundleManifest:
     return manifest
 
 
-def check_versions(raw: Mapping[str, Any], where: str) -> None:
+def check_versions(form: type[ManifestBase], raw: Mapping[str, Any], where: str) -> None:
     """Refuses a manifest written for other format versions, naming both sides."""
     wrong = [
         f"{key} is {raw.get(key, 'missing')}, this mlcbuild reads {known}"
         for key, known in _VERSIONS.items()
-        if type(raw.get(key)) is not int or raw[key] != known
+        if key in form.model_fields and (type(raw.get(key)) is not int or raw[key] != known)
     ]
     if wrong:
         raise VerificationError(
@@ -236,7 +296,7 @@ def check_versions(raw: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _check_consistency(manifest: BundleManifest, where: str) -> None:
+def _check_consistency(manifest: ManifestBase, where: str) -> None:
     paths = [entry.path for entry in manifest.files]
     problems: list[str] = []
     if paths != sorted(set(paths)):
@@ -245,7 +305,7 @@ def _check_consistency(manifest: BundleManifest, where: str) -> None:
     if digest != manifest.tree_digest:
         problems.append(f"tree_digest is {manifest.tree_digest}, the file list gives {digest}")
     known = set(paths)
-    for path in _referenced(manifest):
+    for path in manifest.referenced():
         if path not in known:
             problems.append(f"{path} is referred to but not listed in files")
     if problems:
@@ -257,25 +317,20 @@ def _check_consistency(manifest: BundleManifest, where: str) -> None:
         )
 
 
-def _referenced(manifest: BundleManifest) -> list[str]:
-    runtime = manifest.runtime
-    paths = [runtime.library, runtime.header, manifest.params, manifest.tokenizer, manifest.chat]
-    for optional in (runtime.executable, manifest.golden):
-        if optional is not None:
-            paths.append(optional)
-    for variant in manifest.variants:
-        paths += [variant.kernels, variant.plan]
-    return paths
-
-
 def read_manifest(bundle: Path) -> BundleManifest:
-    """The manifest of the bundle in folder ``bundle``.
+    """The manifest of the bundle in folder ``bundle``, which our runtime runs.
 
-    Raises ``VerificationError`` if there is none, or if it is malformed or of another version.
+    Raises ``VerificationError`` if there is none, or if it is malformed or of another version,
+    ``UsageError`` if the bundle is of another kind.
     """
+    return parse_manifest(manifest_bytes(bundle), str(bundle / MANIFEST_NAME))
+
+
+def manifest_bytes(bundle: Path) -> bytes:
+    """The bytes of a bundle's bundle.json; ``VerificationError`` if the folder is no bundle."""
     file = bundle / MANIFEST_NAME
     try:
-        data = file.read_bytes()
+        return file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise VerificationError(
             "this is not a bundle",
@@ -287,7 +342,6 @@ def read_manifest(bundle: Path) -> BundleManifest:
         raise VerificationError(
             "the bundle's manifest cannot be read", where=str(file), why=error.strerror
         ) from None
-    return parse_manifest(data, str(file))
 
 
 def is_attestation(path: str) -> bool:

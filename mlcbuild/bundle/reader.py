@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from mlcbuild.bundle.client_manifest import AnyManifest, read_any_manifest
 from mlcbuild.bundle.manifest import (
     CHAT_VERSION,
     GOLDEN_VERSION,
@@ -16,6 +17,7 @@ from mlcbuild.bundle.manifest import (
     PLAN_VERSION,
     BundleManifest,
     FileEntry,
+    ManifestBase,
     is_attestation,
     read_manifest,
 )
@@ -126,19 +128,29 @@ def open_bundle(path: Path) -> Bundle:
 
     Versions are looked at first. Hashes are the business of ``verify_bundle`` and of the runtime.
 
-    Raises ``VerificationError``: not a bundle, other versions, or every missing or cut-off file.
+    Raises ``VerificationError``: not a bundle, other versions, or every missing or cut-off file;
+    ``UsageError`` for a bundle that our runtime does not run.
     """
     bundle = Bundle(path.resolve(), read_manifest(path))
+    _check_sizes(path, bundle.manifest)
+    return bundle
+
+
+def open_any_manifest(path: Path) -> AnyManifest:
+    """The manifest of a bundle of any kind, its files looked at as by ``open_bundle``."""
+    manifest = read_any_manifest(path)
+    _check_sizes(path, manifest)
+    return manifest
+
+
+def _check_sizes(path: Path, manifest: ManifestBase) -> None:
+    root = path.resolve()
     problems = [
-        problem
-        for entry in bundle.manifest.files
-        if (problem := _check_size(bundle, entry)) is not None
+        problem for entry in manifest.files if (problem := _check_size(root, entry)) is not None
     ]
-    manifest = bundle.manifest
     VerifyReport(
         str(path), manifest.tree_digest, False, len(manifest.files), 0, tuple(problems)
     ).check()
-    return bundle
 
 
 def verify_bundle(
@@ -150,10 +162,10 @@ def verify_bundle(
     problem is in the report; call its ``check()`` to raise. ``progress`` is told the bytes of each
     file once it is hashed. Raises ``VerificationError`` if the manifest itself does not read.
     """
-    bundle = Bundle(path.resolve(), read_manifest(path))
-    manifest = bundle.manifest
-    _check_inner_versions(bundle)
-    present, refused = walk_files(bundle.path)
+    root, manifest = path.resolve(), read_any_manifest(path)
+    if isinstance(manifest, BundleManifest):
+        _check_inner_versions(Bundle(root, manifest))
+    present, refused = walk_files(root)
     problems = [Problem("refused", name) for name in refused]
     listed = {entry.path for entry in manifest.files}
     problems += [
@@ -166,9 +178,9 @@ def verify_bundle(
     for entry in manifest.files:
         if entry.path in wrong_kind:
             continue
-        problem = _check_size(bundle, entry)
+        problem = _check_size(root, entry)
         if problem is None and (full or not _is_shard(entry.path)):
-            problem = _check_hash(bundle, entry)
+            problem = _check_hash(root, entry)
             hashed += entry.size
         if problem is not None:
             problems.append(problem)
@@ -181,13 +193,14 @@ def verify_bundle(
 
 
 def _is_shard(path: str) -> bool:
-    return path.startswith("params/") and path.endswith(".bin")
+    name = path.rpartition("/")[2]
+    return name.startswith("params_shard_") and name.endswith(".bin")
 
 
-def _check_size(bundle: Bundle, entry: FileEntry) -> Problem | None:
-    file = bundle.file(entry.path)
+def _check_size(root: Path, entry: FileEntry) -> Problem | None:
+    file = root / entry.path
     try:
-        if _through_link(bundle.path, entry.path):
+        if _through_link(root, entry.path):
             return Problem("refused", entry.path)
         if not file.is_file():
             return Problem("missing", entry.path, expected=f"{entry.size} bytes")
@@ -208,9 +221,9 @@ def _through_link(root: Path, path: str) -> bool:
     return False
 
 
-def _check_hash(bundle: Bundle, entry: FileEntry) -> Problem | None:
+def _check_hash(root: Path, entry: FileEntry) -> Problem | None:
     try:
-        found, _ = hash_file(bundle.file(entry.path))
+        found, _ = hash_file(root / entry.path)
     except OSError as error:
         return Problem("unreadable", entry.path, found=error.strerror)
     if found != entry.sha256:

@@ -6,12 +6,12 @@ The client knows no Jinja: it puts text before and behind each message. Its rule
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from mlcbuild.bundle.chat_probe import ChatForm, derive_form, refuse
-from mlcbuild.bundle.chat_reference import first_difference
+from mlcbuild.bundle.chat_reference import Conversation, first_difference
 from mlcbuild.bundle.conversations import plain_conversations
 from mlcbuild.bundle.jinja_template import JinjaTemplate
 from mlcbuild.bundle.messages import Message
@@ -69,10 +69,14 @@ class WebConversation:
 
     def render(self, messages: Sequence[Message]) -> str:
         """A conversation that ends with a user's message, as the client feeds it to the model."""
+        return self.bos + "".join(self.pieces(messages))
+
+    def pieces(self, messages: Sequence[Message]) -> list[str]:
+        """The texts behind the start token, each of which the client encodes by itself."""
         system, turns = self.system_message, list(messages)
         if turns and turns[0]["role"] == "system":
             system = turns.pop(0)["content"]
-        parts = [self.bos]
+        parts = []
         if system:
             parts.append(self.system_template.replace(_SYSTEM_PLACE, system, 1))
         ends = (self.user_end, self.assistant_end)
@@ -81,7 +85,7 @@ class WebConversation:
             text = roles[message["role"]] + self.role_content_sep + message["content"]
             parts.append(text + ends[number % 2])
         parts.append(self.assistant + self.role_empty_sep)
-        return "".join(parts)
+        return parts
 
 
 def derive_web_conversation(
@@ -154,11 +158,7 @@ def _role_separator(form: ChatForm) -> str:
 def _check(conversation: WebConversation, form: ChatForm, template: JinjaTemplate) -> None:
     """Compares the client's text with the template's, for every conversation that both can have."""
     for case in plain_conversations():
-        roles = [message["role"] for message in case.messages]
-        turns = roles[1:] if roles[0] == "system" else roles
-        alternate = [("user", "assistant")[number % 2] for number in range(len(turns))]
-        # The client wants a user's message last, and a system message only where it shows.
-        if turns != alternate or len(turns) % 2 == 0 or not set(roles) <= set(form.roles):
+        if not _takes(case, set(form.roles)):
             continue
         if any(not _shows(message, form) for message in case.messages):
             continue
@@ -167,6 +167,62 @@ def _check(conversation: WebConversation, form: ChatForm, template: JinjaTemplat
         if found != expected:
             difference = first_difference(expected, found, "the browser's client")
             raise refuse(f"conversation {case.name!r}: {difference}")
+
+
+def _takes(case: Conversation, roles: Set[str]) -> bool:
+    """Whether the client takes the conversation: turns alternate, and a user's is the last."""
+    found = [message["role"] for message in case.messages]
+    turns = found[1:] if found[0] == "system" else found
+    alternate = [("user", "assistant")[number % 2] for number in range(len(turns))]
+    return turns == alternate and len(turns) % 2 == 1 and set(found) <= roles
+
+
+def plain_conversation(
+    *, stop_strings: Sequence[str], stop_token_ids: Sequence[int]
+) -> WebConversation:
+    """For a model without a chat template: its prompts are raw text."""
+    return WebConversation(
+        bos_token_id=None,
+        bos="",
+        system_template=_SYSTEM_PLACE,
+        system_message="",
+        user="",
+        assistant="",
+        role_content_sep="",
+        role_empty_sep="",
+        user_end="",
+        assistant_end="",
+        stop_strings=tuple(stop_strings),
+        stop_token_ids=tuple(stop_token_ids),
+        notes=("in the browser, use completions: chat would put messages one behind the other",),
+    )
+
+
+def check_pieces(
+    conversation: WebConversation, encode: Callable[[str], Sequence[int]]
+) -> str | None:
+    """A note if the client's token ids differ from those of the whole text, else None.
+
+    The client encodes each message by itself, so a token that would reach over the border of two
+    messages becomes two. ``encode`` gives ids without adding any.
+    """
+    roles = {"user", "assistant"} | ({"system"} if conversation.system_template else set())
+    for case in plain_conversations():
+        if not _takes(case, roles):
+            continue
+        pieces = conversation.pieces(case.messages)
+        joined = [token for piece in pieces for token in encode(piece)]
+        whole = list(encode("".join(pieces)))
+        if joined != whole:
+            place = next(
+                (n for n, (a, b) in enumerate(zip(joined, whole, strict=False)) if a != b),
+                min(len(joined), len(whole)),
+            )
+            return (
+                "the browser's client encodes each message by itself, which gives other tokens "
+                f"than the whole conversation (first in {case.name!r}, at token {place})"
+            )
+    return None
 
 
 def _shows(message: Message, form: ChatForm) -> bool:

@@ -26,10 +26,10 @@ def command(bundle: Path, out: Path | None, as_json: bool) -> None:
     Every file is checked first. Equal bundles give equal bytes.
     """
     from mlcbuild.bundle.archive import write_archive
-    from mlcbuild.bundle.reader import open_bundle, verify_bundle
+    from mlcbuild.bundle.reader import open_any_manifest, verify_bundle
     from mlcbuild.core.stat_cache import hash_file
 
-    manifest = open_bundle(bundle).manifest
+    manifest = open_any_manifest(bundle)
     verify_bundle(bundle, full=True).check()
     name = f"{manifest.name}-{manifest.scheme['name']}-{manifest.target}.tar.zst"
     path = write_archive(bundle, out if out is not None else Path(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -125,14 +126,20 @@ def _targets(features: frozenset[str]) -> list[dict[str, Any]]:
     for name in target_names():
         target = get_target(name)
         variants: dict[str, list[str]] = {}
-        for variant in (*target.integer_variants, *target.float_variants):
-            needed = [flag for flag in variant.capabilities.features if flag not in features]
-            variants[variant.name] = needed
+        for variant, capabilities in target.capabilities():
+            variants[variant] = [flag for flag in capabilities.features if flag not in features]
+        programs = {item.command: shutil.which(item.command) for item in target.programs}
         rows.append(
             {
                 "name": name,
                 "needs": {tool: installed_version(tool) for tool in target.tools},
-                "missing": [tool for tool in target.tools if installed_version(tool) is None],
+                "programs": programs,
+                "missing": [tool for tool in target.tools if installed_version(tool) is None]
+                + [
+                    f"{item.command} ({item.install})"
+                    for item in target.programs
+                    if programs[item.command] is None
+                ],
                 "runs_here": [variant for variant, needed in variants.items() if not needed],
                 "variants": {
                     variant: {"cpu_lacks": needed} for variant, needed in variants.items()
@@ -149,11 +156,8 @@ def _interesting(targets: list[dict[str, Any]]) -> frozenset[str]:
     return frozenset(
         flag
         for row in targets
-        for variant in (
-            *get_target(row["name"]).integer_variants,
-            *get_target(row["name"]).float_variants,
-        )
-        for flag in variant.capabilities.features
+        for _, capabilities in get_target(row["name"]).capabilities()
+        for flag in capabilities.features
     )
 
 

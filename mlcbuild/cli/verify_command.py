@@ -51,10 +51,12 @@ def command(bundle: Path, hashes_only: bool, as_json: bool) -> None:
 
 
 def _why_not_here(bundle: Path) -> str | None:
-    from mlcbuild.bundle.manifest import read_manifest
+    from mlcbuild.bundle.client_manifest import ClientManifest, read_any_manifest
     from mlcbuild.engine.host import host_platform, runs_here
 
-    manifest = read_manifest(bundle)
+    manifest = read_any_manifest(bundle)
+    if isinstance(manifest, ClientManifest):
+        return f"{manifest.client.package} runs the bundle, not mlcbuild"
     if manifest.golden is None:
         return "the bundle has none"
     if not runs_here(manifest):
@@ -63,10 +65,10 @@ def _why_not_here(bundle: Path) -> str | None:
 
 
 def _selftest(bundle: Path, record: dict[str, Any], as_json: bool) -> bool:
-    from mlcbuild.bundle.native import NativeBundle
+    from mlcbuild.bundle.runtimes import open_runtime
     from mlcbuild.bundle.selftest import run_golden
 
-    with NativeBundle.open(bundle) as native:
+    with open_runtime(bundle) as native:
         golden = run_golden(native)
     record["selftest"] = golden.to_json()
     if not as_json:

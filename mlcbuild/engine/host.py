@@ -8,7 +8,7 @@ import platform
 from typing import Any
 
 from mlcbuild import __version__
-from mlcbuild.bundle.manifest import BundleManifest, VariantInfo
+from mlcbuild.bundle.manifest import BundleManifest, ManifestBase, VariantInfo
 from mlcbuild.core.cpuinfo import cpu_name
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -23,7 +23,7 @@ def host_platform() -> str:
     return f"{system}-{_MACHINES.get(machine, machine)}"
 
 
-def runs_here(manifest: BundleManifest) -> bool:
+def runs_here(manifest: ManifestBase) -> bool:
     """Whether the bundle's target has this machine's system and processor family."""
     return manifest.target.startswith(host_platform() + "-")
 

@@ -26,6 +26,8 @@ from mlcbuild.kernels.webgpu.linear import (
 from mlcbuild.kernels.webgpu.linear_row import linear_row
 from mlcbuild.kernels.webgpu.linear_tiles import linear_tiles
 
+_GENERIC = "mlcbuild.generic"
+
 
 class Unsupported(Exception):
     """Why a product has no kernel of ours."""
@@ -45,17 +47,25 @@ def linear_kernel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return linear_row(problem) if one else linear_tiles(problem)
 
 
-def schedule_linear(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
-    """The module with kernels of our own, and why the rest of its products has none, by name."""
+def schedule_linear(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with kernels of our own; products that have none say why in an attribute."""
     out = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
-    left: dict[str, str] = {}
     for gvar, func in mod.functions.items():
         if is_linear(func):
             try:
                 out[gvar] = linear_kernel(func)
             except Unsupported as error:
-                left[gvar.name_hint] = str(error)
-    return out, left
+                out[gvar] = func.with_attr(_GENERIC, str(error))
+    return out
+
+
+def generic_products(mod: tvm.IRModule) -> dict[str, str]:
+    """The products that have the generic schedule, by name, and why."""
+    return {
+        gvar.name_hint: str(func.attrs[_GENERIC])
+        for gvar, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc) and func.attrs and _GENERIC in func.attrs
+    }
 
 
 def _blocks(func: tirx.PrimFunc) -> list[Any]:

@@ -154,9 +154,21 @@ class _CacheMaker(nn.Module):  # type: ignore[misc]
         )
 
 
+def _tile_target(target: Any) -> Any:
+    """The target that the tiles of attention are chosen for.
+
+    TVM chooses them to fit a workgroup's memory for this kind of device alone; for WebGPU they are
+    larger than what every device has. The kernels are the same: they are compiled for ``target``.
+    """
+    if target.kind.name == "llvm":
+        return target
+    names = ("max_shared_memory_per_block", "max_num_threads")
+    return tvm.target.Target({"kind": "metal", **{name: target.attrs[name] for name in names}})
+
+
 def _cache_module(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRModule:
     """The function that makes a cache, and the kernels that the cache calls."""
-    module = _CacheMaker(attention, dtype, target)
+    module = _CacheMaker(attention, dtype, _tile_target(target))
     sizes = (
         "max_batch_size",
         "max_total_seq_len",
@@ -168,7 +180,14 @@ def _cache_module(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRMo
     spec = nn.spec.ModuleSpec.from_raw(
         {CREATE_CACHE: {**dict.fromkeys(sizes, int), "$": plain}}, module
     )
-    mod, _ = module.export_tvm(spec=spec)
+    try:
+        mod, _ = module.export_tvm(spec=spec)
+    except ValueError as error:  # TVM's, where no tile fits
+        raise StageError(
+            f"attention over heads of {attention.head_dim} does not fit a browser's device",
+            why=str(error),
+            hint='set runtime.kv_dtype to "float16"' if dtype == "float32" else None,
+        ) from error
     rotary = [gvar for gvar in mod.functions if gvar.name_hint == _TVM_ROTARY]
     if len(rotary) != 1:
         raise InternalError(f"TVM's paged cache has no kernel {_TVM_ROTARY}")

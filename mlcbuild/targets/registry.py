@@ -8,7 +8,7 @@ import pkgutil
 import mlcbuild.targets as package
 from mlcbuild.core.suggest import suggestion_or_list
 from mlcbuild.errors import InternalError, UsageError
-from mlcbuild.targets.target import Target
+from mlcbuild.targets.target import NativeTarget, PlanTarget, Target
 
 
 def _name(folder: str) -> str:
@@ -32,4 +32,25 @@ def get_target(name: str) -> Target:
     target = module.TARGET
     if not isinstance(target, Target) or target.name != name:
         raise InternalError(f"{module.__name__} does not define the target {name}")
+    return target
+
+
+def get_plan_target(name: str) -> PlanTarget:
+    """``get_target`` for what only targets of our own runtime can do; UsageError for others."""
+    target = get_target(name)
+    if not isinstance(target, PlanTarget):
+        raise UsageError(
+            f"{name} has no kernel variants of ours", why="another client runs its bundles"
+        )
+    return target
+
+
+def get_native_target(name: str) -> NativeTarget:
+    """``get_target`` for what needs kernels that this process can load; UsageError for others."""
+    target = get_target(name)
+    if not isinstance(target, NativeTarget):
+        raise UsageError(
+            f"the kernels of {name} cannot be tuned here",
+            why="only libraries of the machine's own system are loaded and timed",
+        )
     return target

@@ -175,7 +175,9 @@ class Step:
 def compare(model: str, scheme: str, rows: int, rounds: int) -> None:
     """The table of one model, scheme and number of rows."""
     name = "batch_decode" if rows == 1 else "batch_prefill"
-    steps, times, by_kernel = {}, {}, {}
+    steps: dict[str, Step] = {}
+    times: dict[str, list[float]] = {}
+    by_kernel: dict[str, dict[str, list[tuple[float, int, str]]]] = {}
     for kind in KINDS:
         module = module_of(model, scheme, kind == "ours")
         steps[kind] = Step(module, name, rows)
@@ -193,15 +195,15 @@ def compare(model: str, scheme: str, rows: int, rounds: int) -> None:
                 some = [d for d in step.dispatches if d.name == one]
                 found = by_kernel[kind].setdefault(one, [])
                 found.append((step.seconds(some), len(some), some[0].shape))
-    median = {kind: statistics.median(found) for kind, found in times.items()}
+    median = {kind: statistics.median(times[kind]) for kind in KINDS}
     ratio = median["generic"] / median["ours"]
     print(
         f"{model} {scheme} {name} rows={rows}: ours {median['ours'] * 1e3:.2f} ms, "
         f"generic {median['generic'] * 1e3:.2f} ms, {ratio:.2f} x"
     )
-    for kind, found in by_kernel.items():
+    for kind, kernels_of in by_kernel.items():
         rows_of = []
-        for one, runs in found.items():
+        for one, runs in kernels_of.items():
             rows_of.append((statistics.median(r[0] for r in runs), one, runs[0][1], runs[0][2]))
         for seconds, one, count, shape in sorted(rows_of, reverse=True):
             print(f"  {kind:8s} {one:40s} {count:4d} x {shape:12s} {seconds * 1e3:9.2f} ms")

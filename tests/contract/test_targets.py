@@ -11,13 +11,18 @@ import pytest
 
 from mlcbuild.errors import UsageError
 from mlcbuild.quant.schemes import SCHEMES
-from mlcbuild.targets.registry import get_target, target_names
-from mlcbuild.targets.target import Target
+from mlcbuild.targets.registry import get_plan_target, get_target, target_names
+from mlcbuild.targets.target import PlanTarget, Target
 
 
 @pytest.fixture(params=target_names())
 def target(request: pytest.FixtureRequest) -> Target:
     return get_target(request.param)
+
+
+@pytest.fixture(params=[n for n in target_names() if isinstance(get_target(n), PlanTarget)])
+def plan_target(request: pytest.FixtureRequest) -> PlanTarget:
+    return get_plan_target(request.param)
 
 
 def test_there_is_one() -> None:
@@ -29,33 +34,35 @@ def test_the_name_says_system_architecture_and_device(target: Target) -> None:
     assert target.summary
 
 
-def test_every_scheme_has_a_layout_and_variants_or_neither(target: Target) -> None:
-    packed = [scheme for scheme in SCHEMES.values() if target.layout(scheme) is not None]
-    assert packed
-    for scheme in packed:
-        names = [variant.name for variant in target.variants(scheme)]
+def test_it_holds_some_scheme(target: Target) -> None:
+    assert [name for name, scheme in SCHEMES.items() if target.supports(scheme)]
+
+
+def test_every_scheme_that_it_holds_has_variants(plan_target: PlanTarget) -> None:
+    for scheme in filter(plan_target.supports, SCHEMES.values()):
+        names = [variant.name for variant in plan_target.variants(scheme)]
         assert names
         assert len(set(names)) == len(names)
 
 
-def test_integer_schemes_also_run_with_float_activations(target: Target) -> None:
-    kinds = {variant.activations for variant in target.integer_variants}
+def test_integer_schemes_also_run_with_float_activations(plan_target: PlanTarget) -> None:
+    kinds = {variant.activations for variant in plan_target.integer_variants}
     assert "float" in kinds
-    assert {variant.activations for variant in target.float_variants} == {"float"}
+    assert {variant.activations for variant in plan_target.float_variants} == {"float"}
 
 
-def test_the_last_variant_of_a_kind_needs_least(target: Target) -> None:
-    for variants in (target.integer_variants, target.float_variants):
+def test_the_last_variant_of_a_kind_needs_least(plan_target: PlanTarget) -> None:
+    for variants in (plan_target.integer_variants, plan_target.float_variants):
         for kind in {variant.activations for variant in variants}:
             chosen = [v.capabilities for v in variants if v.activations == kind]
             needs = [len(capabilities.features) for capabilities in chosen]
             assert needs == sorted(needs, reverse=True), "best first"
 
 
-def test_the_kernels_of_every_variant_can_be_built(target: Target) -> None:
+def test_the_kernels_of_every_variant_can_be_built(plan_target: PlanTarget) -> None:
     from mlcbuild.kernels.registry import get_kernel_set, get_spaces
 
-    for variant in (*target.integer_variants, *target.float_variants):
+    for variant in (*plan_target.integer_variants, *plan_target.float_variants):
         capabilities = variant.capabilities
         assert get_kernel_set(capabilities)(capabilities).capabilities == capabilities
         assert get_spaces(capabilities).TEMPLATE_VERSION >= 1
@@ -64,6 +71,8 @@ def test_the_kernels_of_every_variant_can_be_built(target: Target) -> None:
 def test_its_tools_are_known_distributions(target: Target) -> None:
     for tool in target.tools:
         assert metadata.version(tool)
+    for program in target.programs:
+        assert program.install
 
 
 def test_listing_targets_loads_no_compiler() -> None:

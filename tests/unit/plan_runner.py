@@ -18,11 +18,11 @@ from mlcbuild.quant.layers import Packing, rewrite_layers
 from mlcbuild.quant.schemes import get_scheme
 from mlcbuild.spec.attention import AttentionSpec
 from mlcbuild.spec.limits import Limits
-from mlcbuild.targets.registry import get_target
+from mlcbuild.targets.registry import get_plan_target
 from mlcbuild.targets.target import Variant
 from tests.unit.kernel_runner import Array, aligned, as_tensor
 
-TARGET = get_target("linux-x86_64-cpu")
+TARGET = get_plan_target("linux-x86_64-cpu")
 LIMITS = Limits(context_window_size=64, prefill_chunk_size=16, max_batch_size=4)
 NO_ATTENTION = AttentionSpec(
     layers=1, heads=1, kv_heads=1, head_dim=16, rotary_dim=16, inv_freq=(1.0,) * 8

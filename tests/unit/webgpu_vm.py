@@ -1,5 +1,6 @@
-"""Runs a web module on a software GPU: TVM's virtual machine and its paged cache on the CPU,
-every kernel as its shader.
+"""Runs a web module on a software GPU: every kernel as its shader.
+
+TVM's virtual machine and its paged cache run on the CPU.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ from tvm import relax, tirx
 from mlcbuild.passes.compile_web import kernel_passes
 from tests.unit.kernel_runner import Array
 
-TARGET = tvm.target.Target({"kind": "webgpu"}, host={"kind": "llvm"})
+TARGET = tvm.target.Target(
+    {"kind": "webgpu", "max_shared_memory_per_block": 16384}, host={"kind": "llvm"}
+)
 _GROUPS_PER_DIMENSION = 65535
 # Where a tensor may begin anywhere in its memory, it does not begin at the front.
 _OFFSET = 3
@@ -213,7 +215,7 @@ def compile_kernels(mod: tvm.IRModule) -> dict[str, Kernel]:
     }
     library = tvm.compile(tvm.IRModule(funcs), TARGET)
     (module,) = library.mod.imports
-    head, *rest = _HEADER.split(str(module.inspect_source()))
+    _, *rest = _HEADER.split(str(module.inspect_source()))
     codes = dict(zip(rest[::2], rest[1::2], strict=True))
     bound = tirx.transform.BindTarget(TARGET)(tvm.IRModule(funcs))
     with TARGET:

@@ -109,15 +109,17 @@ def linear_row(problem: LinearProblem) -> tirx.PrimFunc:
                 with T.serial(0, divide_up(tiles.chunk, lanes)) as step:
                     place = step * lanes + in_set
                     at = chunk * tiles.chunk + place
-                    with _inside(tiles.chunk % lanes == 0, place < tiles.chunk):
-                        with _inside(units % tiles.chunk == 0, at < units):
-                            for number in range(quads):
-                                here = (number * tiles.chunk + place) * 4
-                                inputs.set(number, staged[quad(here)])
-                            if matrix.group:
-                                _codes(matrix, weights, row_numbers, at, inputs, total)
-                            else:
-                                _floats(matrix, weights[0], row_numbers, at, inputs, total)
+                    with (
+                        _inside(tiles.chunk % lanes == 0, place < tiles.chunk),
+                        _inside(units % tiles.chunk == 0, at < units),
+                    ):
+                        for one in range(quads):
+                            here = (one * tiles.chunk + place) * 4
+                            inputs.set(one, staged[quad(here)])
+                        if matrix.group:
+                            _codes(matrix, weights, row_numbers, at, inputs, total)
+                        else:
+                            _floats(matrix, weights[0], row_numbers, at, inputs, total)
             for number in range(sums):
                 start, row = divmod(number, tiles.rows)
                 cell = start * tiles.outputs + of_set * tiles.rows + row
@@ -130,8 +132,8 @@ def linear_row(problem: LinearProblem) -> tirx.PrimFunc:
                     with T.serial(0, lanes) as one:
                         cell = start * tiles.outputs + thread
                         result.add(start, partial[quad((cell * partial_width + one) * 4)])
-                sums = [lanes_sum(result[start]) for start in range(len(starts))]
-                problem.finish(buffers, 0, output, sums)
+                values = [lanes_sum(result[start]) for start in range(len(starts))]
+                problem.finish(buffers, 0, output, values)
     return writer.func
 
 

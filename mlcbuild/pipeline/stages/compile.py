@@ -11,10 +11,12 @@ from mlcbuild.pipeline.stages.files import KERNELS, OBJECT, SCHEDULES
 from mlcbuild.pipeline.stages.records import from_params, to_params
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.spec.capabilities import Capabilities
-from mlcbuild.targets.target import Target, Variant
+from mlcbuild.targets.target import PlanTarget, Variant
 
 
-def compile_action(target: Target, variant: Variant, lowered: Action, schedules: Action) -> Action:
+def compile_action(
+    target: PlanTarget, variant: Variant, lowered: Action, schedules: Action
+) -> Action:
     """The action for the kernels that ``lowered`` made, with the ``schedules`` chosen for them."""
     capabilities = variant.capabilities
     return Action(
@@ -43,6 +45,8 @@ def _run(context: ActionContext) -> None:
         "mtriple": params["triple"],
         "mcpu": capabilities.llvm_cpu,
     }
+    if capabilities.architecture == "wasm":  # TVM would find the same, and say that it guessed
+        record["vector-width"] = capabilities.vector_bits
     if capabilities.llvm_features:
         record["mattr"] = list(capabilities.llvm_features)
     target = tvm.target.Target(record)

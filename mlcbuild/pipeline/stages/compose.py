@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +11,14 @@ from typing import Any
 from mlcbuild.core.canonical_json import Json
 from mlcbuild.pipeline.action import Action
 from mlcbuild.pipeline.stages.files import LICENSES, MODEL, NOTES, PLAN, RECORDS, SCHEDULES
+from mlcbuild.pipeline.stages.place import place, place_licenses
 from mlcbuild.pipeline.stages.records import from_params, to_params
 from mlcbuild.pipeline.stages.schedule_sources import count_sources
 from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.sources.resolved import ResolvedSource
 from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
-from mlcbuild.targets.target import Target
+from mlcbuild.targets.target import PlanTarget
 
 # Folder of a bundle for the tuning records that its kernels were made with, if asked for.
 TUNING = "tuning"
@@ -46,22 +45,32 @@ def part_inputs(
 
 
 def part_params(
-    spec: BuildSpec, target: Target, scheme: QuantScheme, resolved: ResolvedSource
+    spec: BuildSpec, target: PlanTarget, scheme: QuantScheme, resolved: ResolvedSource
 ) -> dict[str, Json]:
     """What the manifest says beyond what the parts themselves tell."""
+    return {
+        **describe_build(spec, scheme, resolved),
+        "limits": to_params(spec.limits),
+        "variants": [variant.name for variant in target.variants(scheme)],
+        "kernels": {v.name: target.kernels_file(v) for v in target.variants(scheme)},
+        "library": f"lib/{target.runtime_file}",
+        "executable": target.executable,
+    }
+
+
+def describe_build(
+    spec: BuildSpec, scheme: QuantScheme, resolved: ResolvedSource
+) -> dict[str, Json]:
+    """What every manifest says of the recipe: names, scheme, source and licence."""
     local = resolved.location is not None
     return {
         "name": spec.recipe,
-        "target": target.name,
+        "target": spec.target,
         "scheme": to_params(scheme),
-        "limits": to_params(spec.limits),
-        "variants": [variant.name for variant in target.variants(scheme)],
         # A local folder's path would differ from machine to machine; its name is enough.
         "source": f"local:{Path(resolved.source).name}" if local else resolved.source,
         "revision": None if local else resolved.revision,
         "license": spec.bundle_options.get("license") or resolved.license,
-        "library": f"lib/libmlcb{target.library_suffix}",
-        "suffix": target.library_suffix,
     }
 
 
@@ -69,29 +78,28 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
     """Puts every part at its place in ``out`` and writes bundle.json."""
     from mlcbuild.bundle.writer import BundleParts, write_bundle
 
-    for folder in ("lib", "bin", "include", "params", "tokenizer", LICENSES):
-        (out / folder).mkdir(exist_ok=True)
     runtime = inputs["runtime"]
     for path in sorted(runtime.rglob("*")):
         if path.is_file():
-            _place(path, out / path.relative_to(runtime))
+            place(path, out / path.relative_to(runtime))
     for path in sorted(inputs["params"].iterdir()):
-        _place(path, out / "params" / path.name)
+        place(path, out / "params" / path.name)
     tokenizer = inputs["tokenizer"]
     for file in sorted((tokenizer / "tokenizer").iterdir()):
-        _place(file, out / "tokenizer" / file.name)
-    _place(tokenizer / "chat.json", out / "chat.json")
+        place(file, out / "tokenizer" / file.name)
+    place(tokenizer / "chat.json", out / "chat.json")
     sources: dict[str, dict[str, int]] = {}
     for name in params["variants"]:
-        _place(inputs[f"lower:{name}"] / PLAN, out / "lib" / f"{name}.plan")
-        library = f"kernels-{name}{params['suffix']}"
-        _place(inputs[f"link:{name}"] / library, out / "lib" / library)
+        place(inputs[f"lower:{name}"] / PLAN, out / "lib" / f"{name}.plan")
+        file = params["kernels"][name]
+        if not (out / "lib" / file).exists():  # variants may share one
+            place(inputs[f"link:{name}"] / file, out / "lib" / file)
         schedules = inputs[f"schedule:{name}"]
         sources[name] = count_sources(json.loads((schedules / SCHEDULES).read_bytes()))
         if (schedules / RECORDS).is_file():
-            _place(schedules / RECORDS, out / TUNING / f"{name}.jsonl")
+            place(schedules / RECORDS, out / TUNING / f"{name}.jsonl")
     if "golden" in inputs:
-        _place(inputs["golden"] / "golden.json", out / "golden.json")
+        place(inputs["golden"] / "golden.json", out / "golden.json")
     _licenses(inputs["model"], out / LICENSES)
     description = json.loads((inputs["model"] / MODEL).read_bytes())
     notes = [*description["notes"], *json.loads((tokenizer / NOTES).read_bytes())]
@@ -112,6 +120,8 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
             license=params["license"] or description["license"],
             notes=tuple(notes),
             library=params["library"],
+            executable=params["executable"],
+            kernels={name: f"lib/{file}" for name, file in params["kernels"].items()},
             schedules=sources,
         ),
     )
@@ -119,20 +129,11 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
 
 def _licenses(model: Path, out: Path) -> None:
     """The model's licence texts and the runtime's own."""
-    for path in sorted((model / LICENSES).glob("*")) if (model / LICENSES).is_dir() else ():
-        _place(path, out / f"model-{path.name}")
+    out.mkdir()
+    place_licenses(model, out)
     (out / "mlcb-NOTICE.txt").write_text(
         "The runtime and kernels in lib/, bin/ and include/ are part of mlcbuild,\n"
         "licensed under the Apache License, Version 2.0.\n"
         "The model's weights and tokenizer are under the model's own licence; see bundle.json.\n",
         encoding="utf-8",
     )
-
-
-def _place(source: Path, target: Path) -> None:
-    """A hard link where the file system allows it: a bundle's weights are not copied twice."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
