@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
+from mlcbuild.passes.device_needs import check_dispatches, device_needs
+from mlcbuild.passes.schedule_linear import generic_products
 from mlcbuild.quant.schemes import SCHEMES
 from tests.conftest import Arrays
 from tests.contract.memory_checkpoint import MemoryCheckpoint
@@ -37,26 +38,40 @@ def logits_of(runner: WebRunner, ids: Array) -> Array:
     )
 
 
-@pytest.mark.parametrize(
-    ("variant", "name"),
-    [
-        ("untied", "q0f32"),
-        ("attention_bias", "q4f32_1"),
-        ("tied", "q0f16"),
-        ("rope_llama3", "q4f16_1"),
-    ],
-)
-def test_logits_are_those_of_the_cpu(
-    variant: str, name: str, tiny_reference: Arrays, tmp_path: Path
-) -> None:
+def run(variant: str, name: str, ids: Array, folder: Path) -> tuple[ShaderModule, Array]:
+    """The shaders of a model, and the logits that they make."""
     scheme = SCHEMES[name]
     checkpoint = MemoryCheckpoint(tiny_llama.weights(variant))
-    params = stored_params(checkpoint, variant, scheme, tmp_path)
+    params = stored_params(checkpoint, variant, scheme, folder)
     shaders = ShaderModule(web_module(variant, scheme, TARGET))
-    ids = tiny_reference["ids"]
     found = logits_of(WebRunner(shaders.executable, params), ids)
     assert set(shaders.calls) >= ATTENTION
+    return shaders, found
+
+
+def needed_features(shaders: ShaderModule) -> tuple[str, ...]:
+    """The features of a device that the shaders need; they need no more than any has besides."""
+    check_dispatches(shaders.lowered)
+    sources = [f"// Function: {name}\n{k.code}" for name, k in shaders.kernels.items()]
+    needs = device_needs("\n".join(sources))
+    assert needs.limits == {}
+    return needs.features
+
+
+def test_float32_logits_are_those_of_transformers(tiny_reference: Arrays, tmp_path: Path) -> None:
+    shaders, found = run("attention_bias", "q0f32", tiny_reference["ids"], tmp_path)
+    expected = tiny_reference["logits_attention_bias"][np.cumsum(CHUNKS) - 1]
+    assert np.abs(found - expected).max() < 1e-4
+    assert needed_features(shaders) == ()
+
+
+def test_float16_logits_are_those_of_the_cpu(tiny_reference: Arrays, tmp_path: Path) -> None:
+    variant, scheme, ids = "rope_llama3", SCHEMES["q4f16_1"], tiny_reference["ids"]
+    shaders, found = run(variant, scheme.name, ids, tmp_path / "gpu")
+    checkpoint = MemoryCheckpoint(tiny_llama.weights(variant))
+    params = stored_params(checkpoint, variant, scheme, tmp_path / "cpu")
     expected = logits_of(WebRunner(on_cpu(web_module(variant, scheme, CPU)), params), ids)
-    # A cache of float16 rounds attention's output, which depends on the order of its sums.
-    tolerance = 1e-4 if scheme.kv_dtype == "float32" else 5e-3
-    assert np.abs(found - expected).max() < tolerance
+    # The cache rounds attention's output to float16, by sums in another order.
+    assert np.abs(found - expected).max() < 5e-3
+    assert needed_features(shaders) == ("shader-f16",)
+    assert generic_products(shaders.lowered) == {}

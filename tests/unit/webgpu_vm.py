@@ -25,7 +25,7 @@ class ShaderModule:
     """The functions of a web module over shaders; ``calls`` counts the runs of each kernel."""
 
     def __init__(self, module: tvm.IRModule) -> None:
-        lowered = web_pipeline(TARGET)(module)
+        self.lowered = lowered = web_pipeline(TARGET)(module)
         self.kernels = compile_kernels(lowered)
         self.calls: dict[str, int] = {}
         for name, kernel in self.kernels.items():
