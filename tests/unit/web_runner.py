@@ -76,12 +76,16 @@ def stored_params(
     return {name: params.read(name) for name in params.tensors}
 
 
-class WebRunner:
-    """One sequence of a compiled web module."""
+def on_cpu(module: Any) -> Any:
+    """The executable of a web module for this machine's CPU."""
+    return compile_web(module, CPU)
 
-    def __init__(self, module: Any, params: dict[str, Array]) -> None:
-        self._device = tvm.cpu()
-        self.vm = relax.VirtualMachine(compile_web(module, CPU), self._device)
+
+class WebRunner:
+    """One sequence of a web module's executable."""
+
+    def __init__(self, executable: Any, params: dict[str, Array]) -> None:
+        self.vm = relax.VirtualMachine(executable, tvm.cpu())
         self._params = [tvm.runtime.tensor(np.ascontiguousarray(v)) for v in params.values()]
         sizes = (1, LIMITS.context_window_size, LIMITS.prefill_chunk_size, PAGE_SIZE, 0)
         shapes = [tvm.runtime.ShapeTuple([size]) for size in sizes]
