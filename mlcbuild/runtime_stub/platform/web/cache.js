@@ -1,0 +1,87 @@
+// What browsers keep of bundles: files by their sha256, so that equal files of several bundles are
+// kept once and another version never mixes; and the manifest of each bundle by its URL.
+
+import { ApiCache } from "./cache_api.js";
+import { OpfsCache } from "./cache_opfs.js";
+import { MlcbError } from "./errors.js";
+import { sha256 } from "./sha256.js";
+
+/** Bytes that are written at once; what a broken download loses at most, if the page dies. */
+export const PIECE = 4 << 20;
+
+const MANIFEST = "manifest-";
+
+/** The cache that the option `cache` asks for, or null; `warn(text)` is told why there is none. */
+export async function openCache(wanted, warn) {
+  const kinds = { opfs: OpfsCache, "cache-api": ApiCache };
+  if (wanted === "none") return null;
+  if (wanted !== "auto" && !kinds[wanted]?.available) {
+    throw new MlcbError(`there is no cache ${wanted} here`, {
+      code: "invalid_option", param: "cache",
+      why: wanted === "opfs" ? "it needs a worker, https (or localhost) and a newer browser"
+        : "it needs a browser, and https (or localhost)",
+      hint: "leave cache out",
+    });
+  }
+  for (const kind of wanted === "auto" ? [OpfsCache, ApiCache] : [kinds[wanted]]) {
+    if (!kind.available) continue;
+    try {
+      return await kind.open();
+    } catch (error) {
+      warn(`the browser refuses its storage (${error?.name}: ${error?.message})`);
+    }
+  }
+  return null;
+}
+
+const manifestName = async (location) => MANIFEST + await sha256(new TextEncoder().encode(location));
+
+/** The manifest text that was kept for a bundle, or null. */
+export async function keptManifest(cache, location) {
+  const text = await cache.getText(await manifestName(location));
+  try {
+    return text === null ? null : JSON.parse(text).manifest;
+  } catch {
+    return null; // half written
+  }
+}
+
+/** Keeps a bundle's manifest, and drops the files that only its former version had. */
+export async function keepManifest(cache, location, manifest) {
+  const name = await manifestName(location);
+  const former = await cache.getText(name);
+  const text = JSON.stringify({ location, manifest });
+  if (former === text) return;
+  await cache.putText(name, text);
+  await dropUnused(cache);
+}
+
+const shasOf = (manifest) => JSON.parse(manifest).files.map((file) => file.sha256);
+
+// Drops the files that no kept manifest names.
+async function dropUnused(cache) {
+  const names = await cache.names();
+  const used = new Set();
+  for (const name of names.filter((other) => other.startsWith(MANIFEST))) {
+    try {
+      for (const sha of shasOf(JSON.parse(await cache.getText(name)).manifest)) used.add(sha);
+    } catch {
+      await cache.remove(name);
+    }
+  }
+  for (const name of names) if (!name.startsWith(MANIFEST) && !used.has(name)) await cache.remove(name);
+}
+
+/** Forgets a bundle (what others share stays), or without a location all of them. */
+export async function clearCaches(location = null) {
+  for (const kind of [OpfsCache, ApiCache]) {
+    if (location === null) {
+      await kind.clear();
+      continue;
+    }
+    const cache = await kind.existing();
+    if (cache === null) continue;
+    await cache.remove(await manifestName(location));
+    await dropUnused(cache);
+  }
+}

@@ -1,0 +1,204 @@
+// From a bundle's URL to an open session: manifest, files, module, engine.
+
+import { keepManifest, keptManifest, openCache } from "./cache.js";
+import { Downloader } from "./download.js";
+import { MlcbError, abortReason } from "./errors.js";
+import { chooseVariant, hostCapabilities } from "./host.js";
+import { engineOptions } from "./options.js";
+import { ABI_VERSION, Runtime, instantiate } from "./runtime.js";
+import { Session } from "./session.js";
+import { sha256 } from "./sha256.js";
+import { Interrupted, openSource } from "./source.js";
+
+const BUNDLE_VERSION = 1;
+const MANIFEST_NAME = "bundle.json";
+const MANIFEST_MOST = 16 << 20; // bytes
+const SUBTLE_MOST = 64 << 20; // bytes: the browser copies what it hashes
+const PROGRESS_EVERY = 100; // milliseconds
+
+/** Tells a caller how far loading is, not more often than it can be seen. */
+class Progress {
+  #tell;
+  #last = 0;
+  state = { phase: "manifest", loadedBytes: 0, totalBytes: 0, file: null };
+  warnings = [];
+
+  constructor(tell) {
+    this.#tell = tell;
+  }
+
+  set(changes) {
+    const turn = changes.phase !== undefined || changes.file !== this.state.file;
+    Object.assign(this.state, changes);
+    const whole = this.state.loadedBytes === this.state.totalBytes;
+    const now = Date.now();
+    if (!turn && !whole && now - this.#last < PROGRESS_EVERY) return;
+    this.#last = now;
+    this.#tell({ ...this.state });
+  }
+
+  warn(text) {
+    this.warnings.push(text);
+    this.#tell({ ...this.state, warning: text });
+  }
+}
+
+async function readAll(source, path, signal) {
+  const pieces = [];
+  let size = 0;
+  for await (const bytes of source.read(path, 0, signal)) {
+    pieces.push(bytes.slice());
+    size += bytes.length;
+    if (size > MANIFEST_MOST) throw new MlcbError(`${path} of the bundle is too large`, damaged);
+  }
+  const whole = new Uint8Array(size);
+  pieces.reduce((at, piece) => { whole.set(piece, at); return at + piece.length; }, 0);
+  return whole;
+}
+
+const damaged = { status: 500, code: "bundle_damaged", hint: "publish the bundle again, whole" };
+
+function parseManifest(text) {
+  let manifest;
+  try {
+    manifest = JSON.parse(text);
+  } catch (error) {
+    throw new MlcbError("bundle.json of the bundle is not JSON", {
+      ...damaged, why: error.message, hint: "a bundle is the folder with bundle.json in it",
+    });
+  }
+  const versions = [["bundle_version", BUNDLE_VERSION], ["abi_version", ABI_VERSION]];
+  for (const [name, known] of versions) {
+    if (manifest?.[name] !== known) {
+      throw new MlcbError(`the bundle has ${name} ${manifest?.[name]}, this loader knows ${known}`, {
+        status: 500, code: "bundle_version", hint: "use the platform/web of the bundle's own mlcbuild",
+      });
+    }
+  }
+  const isWeb = Array.isArray(manifest.variants) && manifest.variants.length > 0 &&
+    manifest.variants.every((entry) => entry.kernels?.endsWith(".wasm"));
+  if (!isWeb) {
+    throw new MlcbError(`the bundle is for ${manifest.target}, not for browsers and node`, {
+      status: 501, code: "unsupported_host", hint: "build it for the target web-wasm32-cpu",
+    });
+  }
+  return manifest;
+}
+
+// The manifest, from the source; if that does not answer, as it was kept.
+async function findManifest(source, cache, signal, progress) {
+  try {
+    return new TextDecoder().decode(await readAll(source, MANIFEST_NAME, signal));
+  } catch (error) {
+    if (!(error instanceof Interrupted)) throw error;
+    const kept = cache === null ? null : await keptManifest(cache, source.location.href);
+    if (kept === null) {
+      throw new MlcbError("bundle.json of the bundle cannot be fetched", {
+        status: 502, code: "network_error", why: error.message, cause: error,
+      });
+    }
+    progress.warn(`the server does not answer: what was kept of the bundle is used (${error.message})`);
+    return kept;
+  }
+}
+
+/** The files that the runtime opens, besides its module: entries of the manifest. */
+export function neededFiles(manifest) {
+  const packed = "tokenizer/tokenizer.bin"; // made of the tokenizer.json, which is not opened then
+  const hasPacked = manifest.files.some((file) => file.path === packed);
+  const named = new Set([
+    manifest.chat, manifest.golden, hasPacked ? packed : manifest.tokenizer,
+    ...manifest.variants.map((entry) => entry.plan), // it checks them all
+  ]);
+  return manifest.files.filter(({ path }) => named.has(path) || path.startsWith("params/"));
+}
+
+function listed(manifest, path) {
+  const file = manifest.files.find((entry) => entry.path === path);
+  if (file === undefined) {
+    throw new MlcbError(`bundle.json of the bundle does not list ${path}`, damaged);
+  }
+  return file;
+}
+
+/** What of the world a load touches; tests bring others. */
+export const world = {
+  openSource,
+  openCache,
+  capabilities: hostCapabilities,
+  compile: (bytes) => WebAssembly.compile(bytes),
+  instantiate,
+  firstPause: undefined,
+};
+
+/**
+ * Loads a bundle. `load`: the plain options; `tell(progress)`; `signal`. What goes wrong is thrown:
+ * an MlcbError, or the signal's reason.
+ */
+export async function loadSession(bundle, load, { tell = () => {}, signal = null, ...more } = {}) {
+  const outside = { ...world, ...more };
+  const progress = new Progress(tell);
+  const warn = (text) => progress.warn(text);
+  const stopIfAborted = () => {
+    if (signal?.aborted) throw abortReason(signal);
+  };
+  stopIfAborted();
+  progress.set({ phase: "manifest", file: MANIFEST_NAME });
+  const capabilities = outside.capabilities();
+  const source = await outside.openSource(bundle);
+  const cache = source.isRemote ? await outside.openCache(load.cache, warn) : null;
+  const text = await findManifest(source, cache, signal, progress);
+  const manifest = parseManifest(text);
+  const variant = chooseVariant(manifest.variants, load, capabilities);
+  const moduleFile = listed(manifest, variant.kernels);
+  const files = neededFiles(manifest);
+  if (cache !== null) {
+    await keepManifest(cache, source.location.href, text).catch((error) =>
+      warn(`the browser's storage fails (${error?.name}: ${error?.message})`));
+  }
+
+  const totalBytes = [moduleFile, ...files].reduce((sum, file) => sum + file.size, 0);
+  progress.set({ phase: "download", totalBytes, file: moduleFile.path });
+  const downloader = new Downloader({
+    source, cache, signal, warn, firstPause: outside.firstPause,
+    progress: (bytes, file) =>
+      progress.set({ loadedBytes: progress.state.loadedBytes + bytes, file: file.path }),
+  });
+  const code = new Uint8Array(moduleFile.size);
+  await downloader.load(moduleFile, { view: () => code, sha256: () => sha256(code) });
+
+  progress.set({ phase: "compile" });
+  let runtime;
+  try {
+    runtime = new Runtime(await outside.instantiate(await outside.compile(code)));
+  } catch (error) {
+    if (error instanceof MlcbError) throw error;
+    throw new MlcbError(`${moduleFile.path} of the bundle does not start here`, {
+      status: 501, code: "unsupported_host", why: error?.message, hint: "use a newer browser", cause: error,
+    });
+  }
+
+  const put = (path, size) => {
+    const address = runtime.makeFile(`/bundle/${path}`, size);
+    return { address, view: () => runtime.bytes(address, size) };
+  };
+  const manifestBytes = new TextEncoder().encode(text);
+  put(MANIFEST_NAME, manifestBytes.length).view().set(manifestBytes);
+  let chat;
+  for (const file of files) {
+    stopIfAborted();
+    progress.set({ phase: "download", file: file.path });
+    const { address, view } = put(file.path, file.size);
+    const small = file.size <= SUBTLE_MOST && Boolean(globalThis.crypto?.subtle);
+    const hash = async () => (small ? sha256(view()) : runtime.sha256(address, file.size));
+    await downloader.load(file, { view, sha256: hash });
+    if (file.path === manifest.chat) chat = JSON.parse(new TextDecoder().decode(view()));
+  }
+
+  stopIfAborted();
+  progress.set({ phase: "open", file: null });
+  if (chat === undefined) listed(manifest, manifest.chat);
+  const options = engineOptions(load, variant, manifest.limits);
+  const session = new Session(runtime, { manifest, chat, options });
+  return { session, warnings: progress.warnings };
+}
