@@ -196,6 +196,11 @@ class BundleManifest(ManifestBase):
     golden: BundlePath | None
     memory: MemoryPlan
 
+    @property
+    def is_wasm(self) -> bool:
+        """Whether the runtime is a WebAssembly module, for node and browsers."""
+        return self.runtime.library.endswith(".wasm")
+
     def referenced(self) -> list[str]:
         """Files that other fields name."""
         runtime = self.runtime

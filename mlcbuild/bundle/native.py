@@ -146,6 +146,31 @@ def json_text(value: object, name: str) -> str:
         raise UsageError(f"{name} is not JSON", why=str(error)) from None
 
 
+def conversation_json(
+    messages: Sequence[Mapping[str, Any]],
+    add_generation_prompt: bool,
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    continue_final_message: bool = False,
+    now: int | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> str:
+    """What ``mlcb_apply_chat_template`` takes; see ``NativeBundle.render_chat``."""
+    conversation: dict[str, Any] = {
+        "messages": [dict(message) for message in messages],
+        "add_generation_prompt": add_generation_prompt,
+    }
+    if tools is not None:
+        conversation["tools"] = [dict(tool) for tool in tools]
+    if continue_final_message:
+        conversation["continue_final_message"] = True
+    if now is not None:
+        conversation["now"] = now
+    if variables:
+        conversation["variables"] = dict(variables)
+    return json_text(conversation, "the conversation")
+
+
 class _Gate:
     """Counts the calls on a handle, so that it is given back after the last one only."""
 
@@ -300,19 +325,15 @@ class NativeBundle:
         ``now``: seconds since 1970, for templates that tell the date; ``variables``: what else the
         template may ask for.
         """
-        conversation: dict[str, Any] = {
-            "messages": [dict(message) for message in messages],
-            "add_generation_prompt": add_generation_prompt,
-        }
-        if tools is not None:
-            conversation["tools"] = [dict(tool) for tool in tools]
-        if continue_final_message:
-            conversation["continue_final_message"] = True
-        if now is not None:
-            conversation["now"] = now
-        if variables:
-            conversation["variables"] = dict(variables)
-        data = _utf8(json_text(conversation, "the conversation"), "the conversation")
+        conversation = conversation_json(
+            messages,
+            add_generation_prompt,
+            tools=tools,
+            continue_final_message=continue_final_message,
+            now=now,
+            variables=variables,
+        )
+        data = _utf8(conversation, "the conversation")
         with self.use() as handle:
             return self.fill(
                 lambda buffer, capacity, size: self.library.mlcb_apply_chat_template(
@@ -354,6 +375,23 @@ class NativeBundle:
         ``prompt``: the text before (its end is enough), which may open or close the reasoning.
         """
         return OutputParser(self, tools=tools, reasoning=reasoning, prompt=prompt)
+
+    def open_engine(
+        self,
+        *,
+        threads: int = 0,
+        activations: str | None = None,
+        variant: str | None = None,
+        max_batch_size: int = 0,
+    ) -> NativeEngine:
+        """An engine with these of its options."""
+        return NativeEngine(
+            self,
+            threads=threads,
+            activations=activations,
+            variant=variant,
+            max_batch_size=max_batch_size,
+        )
 
     def close(self) -> None:
         """Closes the bundle after the calls that run; a second call does nothing."""

@@ -6,15 +6,68 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
 from mlcbuild.bundle.abi import EventKind, status_error
 from mlcbuild.bundle.manifest import GOLDEN_VERSION
-from mlcbuild.bundle.native import NativeBundle, NativeEngine, Request
+from mlcbuild.bundle.native import NativeEvent, Request
+from mlcbuild.bundle.reader import Bundle
 from mlcbuild.errors import VerificationError
 
 TOP_LOGITS = 8
 TOLERANCE = 0.02
+
+
+class StepEngine(Protocol):
+    """What is run: ``mlcbuild.bundle.native.NativeEngine``, or its like in node."""
+
+    def info(self) -> dict[str, Any]:
+        """What the runtime chose."""
+
+    def logits(self, token_ids: Sequence[int]) -> list[ctypes.Array[ctypes.c_float]]:
+        """A row of ``vocab_size`` floats for each position."""
+
+    def submit(self, request: Request) -> int:
+        """Queues a request and returns its id."""
+
+    def step(self) -> bool:
+        """One forward step; whether requests remain."""
+
+    def poll(self) -> NativeEvent | None:
+        """The next event, or None."""
+
+    def __enter__(self) -> StepEngine:
+        """The engine."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Destroys it."""
+
+
+class Runtime(Protocol):
+    """What opens engines: ``mlcbuild.bundle.native.NativeBundle``, or its like in node."""
+
+    @property
+    def bundle(self) -> Bundle:
+        """The bundle that is open."""
+
+    def detokenize(self, token_ids: Sequence[int]) -> bytes:
+        """The bytes of the ids."""
+
+    def open_engine(
+        self,
+        *,
+        threads: int = ...,
+        activations: str | None = ...,
+        variant: str | None = ...,
+        max_batch_size: int = ...,
+    ) -> StepEngine:
+        """An engine over the bundle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +130,9 @@ class GoldenReport:
             )
 
 
-def greedy_token_ids(engine: NativeEngine, prompt: Sequence[int], count: int) -> list[int]:
+def greedy_token_ids(
+    engine: StepEngine, prompt: Sequence[int], count: int, where: str
+) -> list[int]:
     """``count`` greedily chosen ids after ``prompt``, stop tokens not heeded."""
     request_id = engine.submit(Request(prompt, max_tokens=count, ignore_eos=True))
     ids: list[int] = []
@@ -88,35 +143,35 @@ def greedy_token_ids(engine: NativeEngine, prompt: Sequence[int], count: int) ->
             if event.request_id != request_id:
                 continue
             if event.kind == EventKind.ERROR:
-                raise status_error(event.status, event.text, str(engine.native.bundle.path))
+                raise status_error(event.status, event.text, where)
             if event.kind == EventKind.TOKEN:
                 ids.append(event.token_id)
     return ids
 
 
 def compute_golden(
-    native: NativeBundle, prompt: Sequence[int], *, count: int = 16, variant: str | None = None
+    native: Runtime, prompt: Sequence[int], *, count: int = 16, variant: str | None = None
 ) -> dict[str, Any]:
     """The record of golden.json, computed with float activations on one thread.
 
     ``variant`` should be the baseline that every machine which builds has, so that the record does
     not depend on the machine.
     """
-    with NativeEngine(
-        native, threads=1, activations="float", variant=variant, max_batch_size=1
+    with native.open_engine(
+        threads=1, activations="float", variant=variant, max_batch_size=1
     ) as engine:
         row = _valid(native, engine.logits(prompt)[-1])
         best = sorted(range(len(row)), key=lambda token: (-row[token], token))[:TOP_LOGITS]
         return {
             "golden_version": GOLDEN_VERSION,
             "prompt_token_ids": list(prompt),
-            "greedy_token_ids": greedy_token_ids(engine, prompt, count),
+            "greedy_token_ids": greedy_token_ids(engine, prompt, count, str(native.bundle.path)),
             "top_logits": [[token, round(row[token], 3)] for token in best],
             "tolerance": TOLERANCE,
         }
 
 
-def run_golden(native: NativeBundle, *, threads: int = 0) -> GoldenReport:
+def run_golden(native: Runtime, *, threads: int = 0) -> GoldenReport:
     """Runs golden.json through the bundle's runtime in the reference mode (float activations).
 
     Raises ``VerificationError`` if the bundle has no golden.json.
@@ -127,11 +182,11 @@ def run_golden(native: NativeBundle, *, threads: int = 0) -> GoldenReport:
     golden = bundle.read_json(bundle.manifest.golden)
     prompt: list[int] = golden["prompt_token_ids"]
     expected: list[int] = golden["greedy_token_ids"]
-    with NativeEngine(native, threads=threads, activations="float", max_batch_size=1) as engine:
+    with native.open_engine(threads=threads, activations="float", max_batch_size=1) as engine:
         rows = [
             _valid(native, row) for row in engine.logits(prompt + expected[:-1])[len(prompt) - 1 :]
         ]
-        found = greedy_token_ids(engine, prompt, len(expected))
+        found = greedy_token_ids(engine, prompt, len(expected), str(bundle.path))
         info = engine.info()
     tolerance = float(golden["tolerance"])
     differences = [abs(rows[0][token] - value) for token, value in golden["top_logits"]]
@@ -160,7 +215,7 @@ def run_golden(native: NativeBundle, *, threads: int = 0) -> GoldenReport:
     )
 
 
-def _valid(native: NativeBundle, row: ctypes.Array[ctypes.c_float]) -> list[float]:
+def _valid(native: Runtime, row: ctypes.Array[ctypes.c_float]) -> list[float]:
     """The logits of ids that the tokenizer has; rows of the vocabulary may be padded beyond it."""
     return row[: native.bundle.manifest.model.tokenizer_vocab_size]
 

@@ -41,8 +41,9 @@ HEADER = "include/mlcb.h"
 class BundleParts:
     """What the manifest says beyond what the files themselves tell.
 
-    ``variants`` names the plans (``lib/<name>.plan``, ``lib/kernels-<name>.<ext>``), best first;
-    ``library`` and ``executable`` are paths in the bundle. ``parameters`` counts the model's
+    ``variants`` names the plans (``lib/<name>.plan``), best first; ``kernels`` are the files that
+    hold their kernels, left out: ``lib/kernels-<name>.<ext>``. ``library`` and ``executable`` are
+    paths in the bundle. ``parameters`` counts the model's
     weights before quantization. ``schedules`` counts, by variant, where kernels have theirs from.
     """
 
@@ -62,6 +63,7 @@ class BundleParts:
     library: str = "lib/libmlcb.so"
     executable: str | None = "bin/mlcb"
     schedules: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    kernels: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_bundle(out_dir: Path, parts: BundleParts) -> BundleManifest:
@@ -91,7 +93,8 @@ def write_bundle(out_dir: Path, parts: BundleParts) -> BundleManifest:
     plans: list[dict[str, Any]] = []
     suffix = Path(parts.library).suffix
     for name in parts.variants:
-        plan_path, kernels_path = f"lib/{name}.plan", f"lib/kernels-{name}{suffix}"
+        plan_path = f"lib/{name}.plan"
+        kernels_path = parts.kernels.get(name, f"lib/kernels-{name}{suffix}")
         absent = [path for path in (plan_path, kernels_path) if path not in present]
         missing += absent
         if absent:

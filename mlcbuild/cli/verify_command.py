@@ -65,10 +65,10 @@ def _why_not_here(bundle: Path) -> str | None:
 
 
 def _selftest(bundle: Path, record: dict[str, Any], as_json: bool) -> bool:
-    from mlcbuild.bundle.native import NativeBundle
+    from mlcbuild.bundle.runtimes import open_runtime
     from mlcbuild.bundle.selftest import run_golden
 
-    with NativeBundle.open(bundle) as native:
+    with open_runtime(bundle) as native:
         golden = run_golden(native)
     record["selftest"] = golden.to_json()
     if not as_json:

@@ -78,14 +78,18 @@ class ProcessRunner:
         log: Path | None = None,
         check: bool = True,
         input_text: str | None = None,
+        own_settings: bool = False,
     ) -> Completed:
         """Run ``command`` to its end. ``log`` gets the command and all output, appended.
+
+        ``own_settings``: with the user's whole environment, for tools that fetch something and are
+        told in it from where; their output must be checked against what was pinned.
 
         Raises ``ToolchainError`` when the program is not there and, with ``check``,
         ``StageError`` with the command, exit code and the end of its output.
         """
         args = tuple(str(part) for part in command)
-        full_env = dict(env) if env is not None else minimal_environment(cwd or Path.cwd())
+        full_env = None if own_settings else dict(env or minimal_environment(cwd or Path.cwd()))
         with self._lock:
             if self._cancelled:
                 raise KeyboardInterrupt

@@ -26,8 +26,8 @@ from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.schedule_space import Workload
 from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.store.store import Store
-from mlcbuild.targets.registry import get_plan_target
-from mlcbuild.targets.target import PlanTarget, Variant
+from mlcbuild.targets.registry import get_native_target
+from mlcbuild.targets.target import NativeTarget, Variant
 from mlcbuild.tuning.database import Database
 from mlcbuild.tuning.device import host_device, host_has
 from mlcbuild.tuning.job import KnownTrial, RpcDevice, TuningJob, TuningTask
@@ -78,7 +78,7 @@ class PlanWatch(Protocol):
 
 
 def tuned_variants(
-    target: PlanTarget, scheme: QuantScheme, names: Sequence[str]
+    target: NativeTarget, scheme: QuantScheme, names: Sequence[str]
 ) -> tuple[Variant, ...]:
     """The variants called ``names``; without names the one that the loader takes here, if any.
 
@@ -99,17 +99,17 @@ def tuned_variants(
 
 
 def plan_tuning(
-    kernels: Sequence[tuple[PlanTarget, Variant, Mapping[str, Any]]],
+    kernels: Sequence[tuple[NativeTarget, Variant, Mapping[str, Any]]],
     database: Database,
     request: TuningRequest,
-    link: Callable[[PlanTarget], tuple[str, ...]],
+    link: Callable[[NativeTarget], tuple[str, ...]],
 ) -> list[TuningPlan]:
     """The jobs for some variants' kernels (what lower wrote about them), one per capabilities.
 
     Kernels that several models share are one workload. ``link`` gives a target's linker command.
     """
     contents = database.read()
-    groups: dict[str, list[tuple[PlanTarget, Variant, Mapping[str, Any]]]] = {}
+    groups: dict[str, list[tuple[NativeTarget, Variant, Mapping[str, Any]]]] = {}
     for target, variant, tags in kernels:
         groups.setdefault(capabilities_digest(variant.capabilities), []).append(
             (target, variant, tags)
@@ -168,9 +168,9 @@ def tune_builds(
     variant that was asked for by name (without ``rpc``); one chosen by default is left out with a
     note. UsageError without a database to write to.
     """
-    chosen: list[tuple[PlanTarget, Variant, Action]] = []
+    chosen: list[tuple[NativeTarget, Variant, Action]] = []
     for spec in specs:
-        target = get_plan_target(spec.target)
+        target = get_native_target(spec.target)
         variants = tuned_variants(target, get_scheme(spec.scheme), request.variants)
         if not variants:
             env.progress.note(f"{spec.subject}: not tuned, this machine runs none of its variants")
@@ -199,7 +199,7 @@ def tune_builds(
             for target, variant, action in chosen
         ]
 
-        def link(target: PlanTarget) -> tuple[str, ...]:
+        def link(target: NativeTarget) -> tuple[str, ...]:
             objects = sorted(folders[id(harnesses[target.name])].iterdir())
             return (*link_command(env.store, target), *map(str, objects))
 
@@ -210,8 +210,8 @@ def _run_plans(
     env: BuildEnv,
     spec: BuildSpec,
     request: TuningRequest,
-    kernels: Sequence[tuple[PlanTarget, Variant, Mapping[str, Any]]],
-    link: Callable[[PlanTarget], tuple[str, ...]],
+    kernels: Sequence[tuple[NativeTarget, Variant, Mapping[str, Any]]],
+    link: Callable[[NativeTarget], tuple[str, ...]],
     watch: PlanWatch | None,
 ) -> list[tuple[TuningPlan, JobResult]]:
     database = writable_database(spec, env)
@@ -239,7 +239,7 @@ def _cannot_run(variant: Variant) -> ResourceError:
     )
 
 
-def link_command(store: Store, target: PlanTarget) -> tuple[str, ...]:
+def link_command(store: Store, target: NativeTarget) -> tuple[str, ...]:
     """Makes a shared library of the objects that follow, with zig; ``-o FILE`` says where.
 
     TVM's runtime, which loads it, has what it refers to.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 import shutil
 import tarfile
 from pathlib import Path
 
 from mlcbuild.core.atomic import copy_file
+from mlcbuild.core.node import NODE, npm_command
 from mlcbuild.errors import NetworkError, SourceError
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.env import BuildEnv
-from mlcbuild.pipeline.stages.node import NODE, npm_command
 from mlcbuild.pipeline.stages.tools import tool_versions
 
 SCRIPT, LICENSE = "web-llm.js", "web-llm-LICENSE"
@@ -64,11 +63,10 @@ def _archive(context: ActionContext, package: str, *, offline: bool) -> Path:
             f"{package} is not in the cache, and --offline was given",
             hint="run once without --offline",
         )
-    # With the user's environment and settings: they say which registry to ask, and through what.
     done = context.processes.run(
-        [*npm_command(), "pack", package, "--silent"],
+        [*npm_command(), "pack", package, "--loglevel=error"],
         cwd=context.scratch,
-        env=dict(os.environ),
+        own_settings=True,
         log=context.log,
         check=False,
     )

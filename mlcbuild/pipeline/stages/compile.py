@@ -45,6 +45,8 @@ def _run(context: ActionContext) -> None:
         "mtriple": params["triple"],
         "mcpu": capabilities.llvm_cpu,
     }
+    if capabilities.architecture == "wasm":  # TVM would find the same, and say that it guessed
+        record["vector-width"] = capabilities.vector_bits
     if capabilities.llvm_features:
         record["mattr"] = list(capabilities.llvm_features)
     target = tvm.target.Target(record)

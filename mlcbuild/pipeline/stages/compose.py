@@ -48,19 +48,29 @@ def part_params(
     spec: BuildSpec, target: PlanTarget, scheme: QuantScheme, resolved: ResolvedSource
 ) -> dict[str, Json]:
     """What the manifest says beyond what the parts themselves tell."""
+    return {
+        **describe_build(spec, scheme, resolved),
+        "limits": to_params(spec.limits),
+        "variants": [variant.name for variant in target.variants(scheme)],
+        "kernels": {v.name: target.kernels_file(v) for v in target.variants(scheme)},
+        "library": f"lib/{target.runtime_file}",
+        "executable": target.executable,
+    }
+
+
+def describe_build(
+    spec: BuildSpec, scheme: QuantScheme, resolved: ResolvedSource
+) -> dict[str, Json]:
+    """What every manifest says of the recipe: names, scheme, source and licence."""
     local = resolved.location is not None
     return {
         "name": spec.recipe,
-        "target": target.name,
+        "target": spec.target,
         "scheme": to_params(scheme),
-        "limits": to_params(spec.limits),
-        "variants": [variant.name for variant in target.variants(scheme)],
         # A local folder's path would differ from machine to machine; its name is enough.
         "source": f"local:{Path(resolved.source).name}" if local else resolved.source,
         "revision": None if local else resolved.revision,
         "license": spec.bundle_options.get("license") or resolved.license,
-        "library": f"lib/libmlcb{target.library_suffix}",
-        "suffix": target.library_suffix,
     }
 
 
@@ -68,8 +78,6 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
     """Puts every part at its place in ``out`` and writes bundle.json."""
     from mlcbuild.bundle.writer import BundleParts, write_bundle
 
-    for folder in ("lib", "bin", "include", "params", "tokenizer", LICENSES):
-        (out / folder).mkdir(exist_ok=True)
     runtime = inputs["runtime"]
     for path in sorted(runtime.rglob("*")):
         if path.is_file():
@@ -83,8 +91,9 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
     sources: dict[str, dict[str, int]] = {}
     for name in params["variants"]:
         place(inputs[f"lower:{name}"] / PLAN, out / "lib" / f"{name}.plan")
-        library = f"kernels-{name}{params['suffix']}"
-        place(inputs[f"link:{name}"] / library, out / "lib" / library)
+        file = params["kernels"][name]
+        if not (out / "lib" / file).exists():  # variants may share one
+            place(inputs[f"link:{name}"] / file, out / "lib" / file)
         schedules = inputs[f"schedule:{name}"]
         sources[name] = count_sources(json.loads((schedules / SCHEDULES).read_bytes()))
         if (schedules / RECORDS).is_file():
@@ -111,6 +120,8 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
             license=params["license"] or description["license"],
             notes=tuple(notes),
             library=params["library"],
+            executable=params["executable"],
+            kernels={name: f"lib/{file}" for name, file in params["kernels"].items()},
             schedules=sources,
         ),
     )
@@ -118,6 +129,7 @@ def compose(inputs: Mapping[str, Path], params: Mapping[str, Any], out: Path) ->
 
 def _licenses(model: Path, out: Path) -> None:
     """The model's licence texts and the runtime's own."""
+    out.mkdir()
     place_licenses(model, out)
     (out / "mlcb-NOTICE.txt").write_text(
         "The runtime and kernels in lib/, bin/ and include/ are part of mlcbuild,\n"

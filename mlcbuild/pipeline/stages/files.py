@@ -14,6 +14,7 @@ KERNELS = "kernels.json"
 SCHEDULES = "schedules.json"  # lower: tags of kernels; schedule: what was chosen
 RECORDS = "records.jsonl"  # schedule: the tuning records used, if asked for
 OBJECT = "kernels.o"  # compile
+WASM_LIBRARY = "model.wasm"  # web_library
 NOTES = "notes.json"  # tokenizer: for the manifest
 NEEDS = "needs.json"  # client_params, web_compile: what a device must offer
 LIBRARY = "library.json"  # web_compile: what the library tells of itself

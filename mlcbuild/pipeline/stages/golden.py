@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from mlcbuild.core import canonical_json
 from mlcbuild.core.canonical_json import Json
+from mlcbuild.core.node import NODE
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.stages.compose import compose
 from mlcbuild.pipeline.stages.files import TOKENIZER_CONFIG
 from mlcbuild.pipeline.stages.native_child import run_native
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.spec.scheme import QuantScheme
-from mlcbuild.targets.target import PlanTarget
+from mlcbuild.targets.target import PlanTarget, WasmTarget
 
 PROMPT = "The quick brown fox jumps over the lazy dog. 1, 2, 3,"
 TOKENS = 16
@@ -30,6 +31,7 @@ def golden_action(
     On the way the bundle's tokenizer and its rendering of conversations are compared with the
     reference implementations.
     """
+    is_wasm = isinstance(target, WasmTarget)
     baseline = [v.name for v in target.variants(scheme) if v.activations == "float"][-1]
     return Action(
         stage="golden",
@@ -38,7 +40,8 @@ def golden_action(
         run=_run,
         inputs=dict(parts),
         params={**params, "baseline": baseline, "prompt": PROMPT, "tokens": TOKENS},
-        tools=tool_versions("tokenizers", "jinja2"),
+        tools=tool_versions("tokenizers", "jinja2", *([NODE] if is_wasm else [])),
+        code=("mlcbuild.runtime_stub.node",) if is_wasm else (),
         describe="run the bundle and record its self-test",
     )
 

@@ -10,12 +10,12 @@ from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.stages.files import OBJECT
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.pipeline.stages.zig import ZIG, run_zig
-from mlcbuild.targets.target import PlanTarget, Variant
+from mlcbuild.targets.target import NativeTarget, Variant
 
 SHIM = "runtime_stub/src/exec/kernel_shim.c"
 
 
-def link_action(target: PlanTarget, variant: Variant, compiled: Action) -> Action:
+def link_action(target: NativeTarget, variant: Variant, compiled: Action) -> Action:
     """The action for the object file that ``compiled`` made."""
     return Action(
         stage="link",
@@ -25,7 +25,7 @@ def link_action(target: PlanTarget, variant: Variant, compiled: Action) -> Actio
         inputs={"compiled": compiled},
         params={
             "triple": target.zig_triple,
-            "file": f"kernels-{variant.name}{target.library_suffix}",
+            "file": target.kernels_file(variant),
         },
         tools=tool_versions(ZIG),
         code=("mlcbuild.runtime_stub.src.exec",),

@@ -86,7 +86,7 @@ def _run(context: ActionContext, dump: Path | None) -> None:
     scheme = from_params(QuantScheme, params["scheme"])
     layout = from_params(Layout, params["layout"])
     limits = from_params(Limits, params["limits"])
-    _check_context(limits, config)
+    check_context(limits, config)
     capabilities = from_params(Capabilities, params["capabilities"])
     kernels = get_kernel_set(capabilities)(capabilities)
     attention: AttentionSpec = architecture.model.attention_spec(config)
@@ -149,7 +149,8 @@ def choose_window(own: Window, size: int | None, sinks: int | None, limits: Limi
     return window if window.size + window.sinks < limits.context_window_size else Window()
 
 
-def _check_context(limits: Limits, config: Any) -> None:
+def check_context(limits: Limits, config: Any) -> None:
+    """Refuses a context beyond what the model's config says it was made for (StageError)."""
     trained = int(config.max_position_embeddings)
     if limits.context_window_size > trained:
         raise StageError(

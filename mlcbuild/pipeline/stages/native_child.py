@@ -76,13 +76,13 @@ def _say(trying: str) -> None:
 def _golden(request: Mapping[str, Any]) -> dict[str, Any]:
     """Compares the text code with its references; records the self-test on one variant."""
     from mlcbuild.bundle.chat_config import load_reference
-    from mlcbuild.bundle.native import NativeBundle
+    from mlcbuild.bundle.runtimes import open_runtime
     from mlcbuild.bundle.selftest import compute_golden
     from mlcbuild.bundle.tokenizer_check import check_chat, check_stop, check_tokenizer
 
     reference = load_reference(json.loads(Path(request["tokenizer_config"]).read_bytes()))
     _say("opening the bundle")
-    with NativeBundle.open(Path(request["bundle"])) as native:
+    with open_runtime(Path(request["bundle"])) as native:
         _say("the tokenizer")
         check_tokenizer(native)
         if reference is not None:
@@ -100,12 +100,12 @@ def _golden(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _verify(request: Mapping[str, Any]) -> dict[str, Any]:
     """Runs the recorded self-test on the variant that the runtime picks; params are hashed."""
-    from mlcbuild.bundle.native import NativeBundle, NativeEngine
+    from mlcbuild.bundle.runtimes import open_runtime
     from mlcbuild.bundle.selftest import run_golden
 
     _say("opening the bundle")
-    with NativeBundle.open(Path(request["bundle"]), verify_full=True) as native:
-        with NativeEngine(native, threads=1, activations="float", max_batch_size=1) as engine:
+    with open_runtime(Path(request["bundle"]), verify_full=True) as native:
+        with native.open_engine(threads=1, activations="float", max_batch_size=1) as engine:
             variant = engine.info()["variant"]
         _say(f"the self-test of the variant {variant}")
         golden = run_golden(native, threads=int(request["threads"]))

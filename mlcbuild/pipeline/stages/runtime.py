@@ -12,7 +12,7 @@ from mlcbuild.errors import InternalError
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.pipeline.stages.zig import ZIG, run_zig
-from mlcbuild.targets.target import PlanTarget
+from mlcbuild.targets.target import NativeTarget
 
 ROOT = Path(mlcbuild.__file__).parent / "runtime_stub"
 COMPILE_FLAGS = (
@@ -31,7 +31,15 @@ COMPILE_FLAGS = (
     "-Isrc",
     "-Iinclude",
 )
-OPTIMIZE = {"library": "-O2", "library small": "-Os", "executable": "-Os"}  # by section
+# By section of sources.txt; a platform's own hold what only it needs.
+OPTIMIZE = {
+    "library": "-O2",
+    "library small": "-Os",
+    "posix": "-Os",
+    "web": "-Os",
+    "executable": "-Os",
+}
+PLATFORMS = ("posix", "web")
 # Without it the C++ library's operators new and delete leak out.
 EXPORTS = ROOT / "src" / "abi" / "exports.map"
 LINK_FLAGS = ("-s", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,now")
@@ -61,7 +69,7 @@ class RuntimeUnit:
         return ["c++", *flags, *self.input_arguments(), "-o", output]
 
 
-def runtime_action(target: PlanTarget) -> Action:
+def runtime_action(target: NativeTarget) -> Action:
     """The action for ``target``; every bundle of the target shares its output."""
     return Action(
         stage="runtime",
@@ -70,7 +78,7 @@ def runtime_action(target: PlanTarget) -> Action:
         run=_run,
         params={
             "triple": target.zig_triple,
-            "library": f"libmlcb{target.library_suffix}",
+            "library": target.runtime_file,
             "units": [f"{unit.name} {' '.join(unit.paths)}" for unit in read_units(ROOT)],
             "compile_flags": list(COMPILE_FLAGS),
             "link_flags": list(LINK_FLAGS),
@@ -81,8 +89,11 @@ def runtime_action(target: PlanTarget) -> Action:
     )
 
 
-def read_units(root: Path) -> list[RuntimeUnit]:
-    """What sources.txt lists, the library's units first; a section and folder make a unit."""
+def read_units(root: Path, platform: str = "posix") -> list[RuntimeUnit]:
+    """What sources.txt lists for a platform, the library first.
+
+    A section and folder make a unit.
+    """
     units: dict[tuple[str, str], list[str]] = {}
     section = ""
     for line in (root / "sources.txt").read_text(encoding="utf-8").splitlines():
@@ -98,6 +109,7 @@ def read_units(root: Path) -> list[RuntimeUnit]:
     return [
         RuntimeUnit(tuple(paths), OPTIMIZE[section], section != "executable")
         for (section, _), paths in units.items()
+        if section not in PLATFORMS or section == platform
     ]
 
 

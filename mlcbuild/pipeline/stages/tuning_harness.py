@@ -6,14 +6,14 @@ from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.stages.runtime import COMPILE_FLAGS, ROOT
 from mlcbuild.pipeline.stages.tools import tool_versions
 from mlcbuild.pipeline.stages.zig import ZIG, run_zig
-from mlcbuild.targets.target import PlanTarget
+from mlcbuild.targets.target import NativeTarget
 
 # Stripped, as the runtime's own library: zig compiles its C++ library once for each way to link.
 LINK_FLAGS = ("-shared", "-fPIC", "-s", "-Wl,-z,undefs", "-lm")
 SOURCES = ("tuning/harness.cc", "src/exec/thread_pool.cc")
 
 
-def harness_action(target: PlanTarget) -> Action:
+def harness_action(target: NativeTarget) -> Action:
     """The action for ``target``; the runtime's thread pool is a part of it."""
     return Action(
         stage="tuning-harness",

@@ -18,6 +18,8 @@
 
 #if defined(_WIN32)
 #define MLCB_API __declspec(dllexport)
+#elif defined(__wasm__)
+#define MLCB_API __attribute__((used, visibility("default"))) /* "used": exported */
 #else
 #define MLCB_API __attribute__((visibility("default")))
 #endif

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mlcbuild.kernels.cpu.families import AMX, AVX2, AVX512, AVX512_VNNI, AVX_VNNI
 from mlcbuild.spec.layout import BF16X16, F16X16, F32X16, I3X16, I4X16, I8X16
-from mlcbuild.targets.target import PlanTarget, Variant
+from mlcbuild.targets.target import NativeTarget, Variant
 
-TARGET = PlanTarget(
+TARGET = NativeTarget(
     name="linux-x86_64-cpu",
     summary="Linux, x86-64 CPUs with AVX2, AVX-512 VNNI or AMX, glibc 2.28+",
     triple="x86_64-unknown-linux-gnu",

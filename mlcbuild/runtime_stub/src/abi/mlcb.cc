@@ -5,9 +5,9 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <string>
 
+#include "abi/guard.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "engine/engine.h"
@@ -38,38 +38,10 @@ struct mlcb_engine {
 namespace {
 
 using mlcb::Error;
+using mlcb::guarded;
+using mlcb::require;
 
 thread_local std::string last_error;
-
-mlcb_status report(mlcb_status status, const char* message) {
-  try {
-    last_error = message;
-  } catch (...) {
-    last_error.clear();  // no memory left for the message
-  }
-  return status;
-}
-
-// Runs body(); whatever it throws becomes a status and the thread's last error.
-template <typename Body>
-mlcb_status guarded(Body body) {
-  try {
-    body();
-    return MLCB_OK;
-  } catch (const Error& error) {
-    return report(error.status(), error.what());
-  } catch (const std::bad_alloc&) {
-    return report(MLCB_ERROR_MEMORY, "out of memory");
-  } catch (const std::exception& error) {
-    return report(MLCB_ERROR_INTERNAL, error.what());
-  } catch (...) {
-    return report(MLCB_ERROR_INTERNAL, "unknown exception");
-  }
-}
-
-void require(bool holds, const char* message) {
-  if (!holds) throw Error(MLCB_ERROR_ARGUMENT, message);
-}
 
 // A caller built against a later header may pass a longer struct: what this version does not know
 // is left alone. first_size is the struct's size in the first version of the interface.
@@ -192,6 +164,15 @@ ParserOptions read_parser_options(const char* options_json) {
 }
 
 }  // namespace
+
+mlcb_status mlcb::report(mlcb_status status, const char* message) {
+  try {
+    last_error = message;
+  } catch (...) {
+    last_error.clear();  // no memory left for the message
+  }
+  return status;
+}
 
 extern "C" {
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/linked_kernels.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -84,7 +86,18 @@ std::vector<std::string> detect() {
 
 bool ask_for_tiles() { return false; }
 
-std::vector<std::string> detect() { return {}; }
+std::vector<std::string> detect() {
+  std::vector<std::string> flags;
+#if defined(__wasm__)
+  const std::string_view features = mlcb_module_features;
+  for (size_t begin = 0; begin < features.size();) {
+    const size_t end = std::min(features.find(' ', begin), features.size());
+    flags.emplace_back(features.substr(begin, end - begin));
+    begin = end + 1;
+  }
+#endif
+  return flags;
+}
 
 #endif
 

@@ -7,6 +7,15 @@
 
 namespace mlcb {
 
+#if defined(__wasm__)
+// A host calls the runtime on its own thread, and puts in a bundle's folder what it wants used.
+constexpr bool kHasThreads = false;
+constexpr bool kBundlesMayBePartial = true;
+#else
+constexpr bool kHasThreads = true;
+constexpr bool kBundlesMayBePartial = false;
+#endif
+
 // A whole file, mapped read-only and shared. Throws Error(MLCB_ERROR_BUNDLE) if it does not exist,
 // MLCB_ERROR_IO if the system refuses.
 class MappedFile {

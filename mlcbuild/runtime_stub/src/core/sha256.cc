@@ -1,5 +1,6 @@
 #include "core/sha256.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/cpu.h"
@@ -27,8 +28,6 @@ uint32_t rotate_right(uint32_t x, int n) { return (x >> n) | (x << (32 - n)); }
 uint32_t load_big_endian(const uint8_t* p) {
   return uint32_t{p[0]} << 24 | uint32_t{p[1]} << 16 | uint32_t{p[2]} << 8 | uint32_t{p[3]};
 }
-
-using Compress = void (*)(uint32_t state[8], const uint8_t* data, size_t blocks);
 
 void compress_portable(uint32_t state[8], const uint8_t* data, size_t blocks) {
   for (; blocks > 0; --blocks, data += 64) {
@@ -92,38 +91,63 @@ __attribute__((target("sha,sse4.1,ssse3"))) void compress_sha_ni(uint32_t state[
 }
 #endif
 
-std::string digest(const void* data, size_t size, Compress compress) {
-  uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  const uint8_t* bytes = static_cast<const uint8_t*>(data);
-  compress(state, bytes, size / 64);
-  uint8_t tail[128] = {};
-  size_t rest = size % 64, tail_size = rest < 56 ? 64 : 128;
-  if (rest > 0) std::memcpy(tail, bytes + size - rest, rest);
-  tail[rest] = 0x80;
-  uint64_t bits = uint64_t{size} * 8;
-  for (int i = 0; i < 8; ++i) tail[tail_size - 1 - i] = static_cast<uint8_t>(bits >> (8 * i));
-  compress(state, tail, tail_size / 64);
+Sha256::Compress best_compress() {
+#if defined(__x86_64__)
+  static const bool has_instructions = cpu_has("sha_ni") && cpu_has("sse4_1") && cpu_has("ssse3");
+  if (has_instructions) return compress_sha_ni;
+#endif
+  return compress_portable;
+}
+
+std::string hex_digest(Sha256 hash, const void* data, size_t size) {
+  uint8_t bytes[32];
+  hash.update(data, size);
+  hash.finish(bytes);
   static const char kHex[] = "0123456789abcdef";
   std::string text;
-  for (uint32_t word : state) {
-    for (int shift = 28; shift >= 0; shift -= 4) text += kHex[(word >> shift) & 15];
+  for (uint8_t byte : bytes) {
+    text += kHex[byte >> 4];
+    text += kHex[byte & 15];
   }
   return text;
 }
 
 }  // namespace
 
-std::string sha256_hex(const void* data, size_t size) {
-#if defined(__x86_64__)
-  static const bool has_instructions = cpu_has("sha_ni") && cpu_has("sse4_1") && cpu_has("ssse3");
-  if (has_instructions) return digest(data, size, compress_sha_ni);
-#endif
-  return digest(data, size, compress_portable);
+Sha256::Sha256() : Sha256(best_compress()) {}
+
+void Sha256::update(const void* data, size_t size) {
+  if (size == 0) return;
+  const uint8_t* bytes = static_cast<const uint8_t*>(data);
+  const size_t held = size_ % 64;
+  size_ += size;
+  if (held > 0) {
+    const size_t taken = std::min(size, 64 - held);
+    std::memcpy(rest_ + held, bytes, taken);
+    if (held + taken < 64) return;
+    compress_(state_, rest_, 1);
+    bytes += taken;
+    size -= taken;
+  }
+  compress_(state_, bytes, size / 64);
+  if (size % 64 > 0) std::memcpy(rest_, bytes + size / 64 * 64, size % 64);
 }
 
+void Sha256::finish(uint8_t out[32]) {
+  uint8_t tail[128] = {};
+  const size_t rest = size_ % 64, tail_size = rest < 56 ? 64 : 128;
+  std::memcpy(tail, rest_, rest);
+  tail[rest] = 0x80;
+  const uint64_t bits = size_ * 8;
+  for (int i = 0; i < 8; ++i) tail[tail_size - 1 - i] = static_cast<uint8_t>(bits >> (8 * i));
+  compress_(state_, tail, tail_size / 64);
+  for (int i = 0; i < 32; ++i) out[i] = static_cast<uint8_t>(state_[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+std::string sha256_hex(const void* data, size_t size) { return hex_digest(Sha256(), data, size); }
+
 std::string sha256_hex_portable(const void* data, size_t size) {
-  return digest(data, size, compress_portable);
+  return hex_digest(Sha256(compress_portable), data, size);
 }
 
 }  // namespace mlcb

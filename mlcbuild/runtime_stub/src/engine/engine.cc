@@ -696,6 +696,12 @@ void Engine::emit(Event event, bool last_of_request) {
 void Engine::start() {
   std::lock_guard<std::mutex> lock(thread_mutex_);
   if (thread_.joinable()) return;
+  if (!kHasThreads) {
+    throw Error(MLCB_ERROR_UNSUPPORTED,
+                "the engine cannot have a thread of its own\n"
+                "why: this runtime was built for a platform without threads\n"
+                "hint: call mlcb_engine_step until it is no longer busy");
+  }
   std::lock_guard<std::mutex> state_lock(state_mutex_);
   quit_ = false;
   try {

@@ -73,6 +73,8 @@ class Bundle {
   // The file `inside`, mapped and its hash checked.
   MappedFile open_checked(const std::string& inside) const;
   const File& listed(const std::string& inside) const;
+  // Whether a file that is listed is not there, rightly: see kBundlesMayBePartial.
+  bool may_be_absent(const std::string& inside) const;
   void verify_everything() const;
   std::string altered_tensors(const File& file, const MappedFile& content) const;
 

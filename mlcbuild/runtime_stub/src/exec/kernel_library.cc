@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "core/error.h"
+#include "core/linked_kernels.h"
 #include "exec/thread_pool.h"
 
 namespace mlcb {
@@ -96,10 +98,29 @@ std::mutex& slots_mutex() {
   return mutex;
 }
 
+mlcb_linked_library* linked_libraries = nullptr;
+
+bool is_linked(const std::string& file) {
+  for (const mlcb_linked_library* at = linked_libraries; at != nullptr; at = at->next) {
+    if (file == at->file) return true;
+  }
+  return false;
+}
+
+void* find_linked(const std::string& file, const char* symbol) {
+  for (const mlcb_linked_library* at = linked_libraries; at != nullptr; at = at->next) {
+    if (file != at->file) continue;
+    for (size_t i = 0; i < at->count; ++i) {
+      if (std::strcmp(at->symbols[i].name, symbol) == 0) return at->symbols[i].address;
+    }
+  }
+  return nullptr;
+}
+
 // A filled slot is only read, as kernels may be running.
 template <typename Function>
-void fill_slot(const SharedLibrary& library, const char* name, Function function) {
-  Function* slot = static_cast<Function*>(library.find(name));
+void fill_slot(void* address, Function function) {
+  Function* slot = static_cast<Function*>(address);
   if (slot == nullptr || *slot == function) return;
   if (*slot != nullptr) {
     throw Error(MLCB_ERROR_UNSUPPORTED,
@@ -112,14 +133,19 @@ void fill_slot(const SharedLibrary& library, const char* name, Function function
 }  // namespace
 
 KernelLibrary::KernelLibrary(const std::string& path) : path_(path) {
+  const std::string file = path.substr(path.find_last_of('/') + 1);
   std::lock_guard<std::mutex> lock(slots_mutex());
-  SharedLibrary library(path);
-  fill_slot(library, "__TVMBackendAllocWorkspace", &mlcb_backend_alloc_workspace);
-  fill_slot(library, "__TVMBackendFreeWorkspace", &mlcb_backend_free_workspace);
-  fill_slot(library, "__TVMBackendParallelLaunch", &mlcb_backend_parallel_launch);
-  fill_slot(library, "__TVMBackendParallelBarrier", &mlcb_backend_parallel_barrier);
-  fill_slot(library, "mlcb_kernel_error_hook", &mlcb_backend_set_error);
-  library_ = std::move(library);
+  if (is_linked(file)) {
+    linked_as_ = file;
+  } else {
+    library_ = SharedLibrary(path);
+  }
+  // Libraries that are linked in share their slots, which are weak: those of one are those of all.
+  fill_slot(find("__TVMBackendAllocWorkspace"), &mlcb_backend_alloc_workspace);
+  fill_slot(find("__TVMBackendFreeWorkspace"), &mlcb_backend_free_workspace);
+  fill_slot(find("__TVMBackendParallelLaunch"), &mlcb_backend_parallel_launch);
+  fill_slot(find("__TVMBackendParallelBarrier"), &mlcb_backend_parallel_barrier);
+  fill_slot(find("mlcb_kernel_error_hook"), &mlcb_backend_set_error);
 }
 
 KernelLibrary::~KernelLibrary() {
@@ -127,8 +153,12 @@ KernelLibrary::~KernelLibrary() {
   library_ = SharedLibrary();
 }
 
+void* KernelLibrary::find(const char* symbol) const {
+  return linked_as_.empty() ? library_.find(symbol) : find_linked(linked_as_, symbol);
+}
+
 KernelFn KernelLibrary::kernel(const std::string& symbol) const {
-  void* address = library_.find(symbol.c_str());
+  void* address = find(symbol.c_str());
   if (address == nullptr) {
     throw Error(MLCB_ERROR_BUNDLE, path_ + ": kernel " + symbol + " is missing\n" +
                                        "why: the plan and the library come from different builds");
@@ -137,3 +167,8 @@ KernelFn KernelLibrary::kernel(const std::string& symbol) const {
 }
 
 }  // namespace mlcb
+
+extern "C" void mlcb_register_kernels(mlcb_linked_library* library) {
+  library->next = mlcb::linked_libraries;
+  mlcb::linked_libraries = library;
+}

@@ -1,4 +1,4 @@
-// A kernel library of a bundle, loaded and wired to this runtime.
+// A kernel library of a bundle, loaded or linked in, and wired to this runtime.
 #pragma once
 #include <string>
 
@@ -9,6 +9,7 @@ namespace mlcb {
 
 class KernelLibrary {
  public:
+  // Kernels registered under the path's last part are taken before a file (core/linked_kernels.h).
   // Throws Error(MLCB_ERROR_BUNDLE) if the library cannot be loaded.
   explicit KernelLibrary(const std::string& path);
   ~KernelLibrary();
@@ -19,7 +20,10 @@ class KernelLibrary {
   KernelFn kernel(const std::string& symbol) const;
 
  private:
+  void* find(const char* symbol) const;  // nullptr if there is none
+
   std::string path_;
+  std::string linked_as_;  // empty: it is library_
   SharedLibrary library_;
 };
 

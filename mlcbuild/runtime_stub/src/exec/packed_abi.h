@@ -45,6 +45,7 @@ struct ParallelGroupEnv {
 };
 using ParallelTask = int (*)(int task_id, ParallelGroupEnv* env, void* closure);
 
-static_assert(sizeof(PackedArg) == 16 && sizeof(DLTensor) == 48, "layout of the packed ABI");
+static_assert(sizeof(PackedArg) == 16 && sizeof(DLTensor) == (sizeof(void*) == 8 ? 48 : 40),
+              "layout of the packed ABI");
 
 }  // namespace mlcb

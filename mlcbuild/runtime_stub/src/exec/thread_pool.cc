@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/os.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -59,6 +60,12 @@ ThreadPool::Scope::Scope(ThreadPool* pool) : previous_(std::exchange(current_poo
 ThreadPool::Scope::~Scope() { current_pool = previous_; }
 
 ThreadPool::ThreadPool(int threads) {
+  if (threads > 1 && !kHasThreads) {
+    throw Error(MLCB_ERROR_UNSUPPORTED,
+                std::to_string(threads) +
+                    " threads were asked for, this runtime was built for a platform without\n"
+                    "hint: ask for one");
+  }
   try {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { worker_main(); });
   } catch (const std::exception& error) {  // no destructor runs for what was never constructed

@@ -26,7 +26,7 @@ def _folder() -> Path:
     if spec is None or spec.origin is None:
         raise ToolchainError(
             f"the package {NODE} is not installed",
-            why="bundles for the web are tried in Node.js, and their page's client comes from npm",
+            why="bundles for the web are checked in it, and their page has what its npm fetches",
             hint="pip install 'mlcbuild[web]'",
         )
     return Path(spec.origin).parent
