@@ -35,14 +35,13 @@ FLAGS = (
     "--enable-features=Vulkan",
 )
 SECONDS = 300.0
-# The protocol wants descriptors 3 and 4. Shells take no descriptors of two digits.
-_START = """
+# The protocol wants descriptors 3 and 4.
+_LAUNCH = """\
 import fcntl, os, sys
 ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
-for place, end in enumerate(ends, 3):
-    os.dup2(end, place)
-    os.close(end)
-os.execvp(sys.argv[3], sys.argv[3:])
+for number, end in enumerate(ends, 3):
+    os.dup2(end, number)
+os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
@@ -68,21 +67,30 @@ class Chromium:
         self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
-        command = [sys.executable, "-c", _START, str(to_browser), str(from_browser)]
-        command += [find_chromium(), *FLAGS, f"--user-data-dir={profile}"]
-        self._log = open(profile.with_suffix(".log"), "wb")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [*command, "about:blank"],
-            pass_fds=(to_browser, from_browser),
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        launch = [sys.executable, "-c", _LAUNCH, str(to_browser), str(from_browser)]
+        command = [find_chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        self._log = profile.with_suffix(".log")
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*launch, *command],
+                pass_fds=(to_browser, from_browser),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         os.close(to_browser)
         os.close(from_browser)
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
         self._session: str | None = None
+        try:
+            self._attach()
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self) -> None:
+        """Takes the browser's only page as the one to talk with."""
         targets = self._send("Target.getTargets")["targetInfos"]
         (page,) = (target["targetId"] for target in targets if target["type"] == "page")
         attached = self._send("Target.attachToTarget", targetId=page, flatten=True)
@@ -114,7 +122,6 @@ class Chromium:
         os.close(self._write)
         self._reader.join()
         os.close(self._read)
-        self._log.close()
 
     def open(self, url: str) -> None:
         """Goes to ``url``; its scripts may still run when this returns."""
@@ -172,7 +179,7 @@ class Chromium:
             else:
                 self._notice(message["method"], message["params"])
         for answer in list(self._answers.values()):
-            answer.put({"error": {"message": f"the browser ended, see {self._log.name}"}})
+            answer.put({"error": {"message": f"the browser ended, see {self._log}"}})
 
     def _notice(self, event: str, params: Mapping[str, Any]) -> None:
         if event == "Runtime.exceptionThrown":

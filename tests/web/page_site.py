@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn import Server
 
@@ -105,6 +106,9 @@ class Host:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         self.asked.append((path, Headers(scope=scope).get("range", "")))
+        if path == "/favicon.ico":  # what Chromium asks for beside files that are no pages
+            await Response(status_code=204)(scope, receive, send)
+            return
         while path in self.held:
             await asyncio.sleep(0.01)
         site, _, rest = path.removeprefix("/").partition("/")

@@ -113,8 +113,8 @@ export async function modelRecord(bundle, { signal = null } = {}) {
 // ---- files into the client's caches ----------------------------------------------------------------
 
 /**
- * What is kept of a file that did not come whole: as `Downloader` asks for it, but nothing is
- * written before the end, and only if the file is not complete then.
+ * What is kept of a file that broke off: an entry of a cache, as `Downloader` uses them, that writes
+ * nothing before keep(). A file that comes whole is written once, for the client.
  */
 class Rest {
   #entry;
@@ -143,12 +143,16 @@ class Rest {
     await this.#entry.truncate(size);
   }
 
-  async close() {
-    if (this.#high === this.#bytes.length) await this.#entry.truncate(0);
-    for (let at = 0; at < this.#high && this.#high < this.#bytes.length; at += PIECE) {
+  close() {}
+
+  async keep() {
+    for (let at = 0; at < this.#high; at += PIECE) {
       await this.#entry.write(at, this.#bytes.subarray(at, Math.min(at + PIECE, this.#high)));
     }
-    await this.#entry.close();
+  }
+
+  async drop() {
+    await this.#entry.truncate(0);
   }
 }
 
@@ -200,11 +204,17 @@ class Filler {
         status: 503, code: "out_of_memory", hint: "close other pages", cause: error,
       });
     }
-    const { source, rests, signal, progress, warn } = this;
-    const cache = rests === null ? null
-      : { entry: async (name) => new Rest(await rests.entry(name), bytes) };
+    const { source, signal, progress, warn } = this;
+    const rest = new Rest(await this.rests.entry(file.sha256), bytes);
+    const cache = { entry: async () => rest };
     const downloader = new Downloader({ source, cache, signal, progress, warn });
-    await downloader.load(file, { view: () => bytes, sha256: () => sha256(bytes) });
+    try {
+      await downloader.load(file, { view: () => bytes, sha256: () => sha256(bytes) });
+    } catch (error) {
+      await rest.keep().catch((reason) => warn(`what came of ${file.path} is not kept (${reason.message})`));
+      throw error;
+    }
+    await rest.drop();
     return bytes;
   }
 
@@ -225,6 +235,9 @@ class Filler {
     }
   }
 }
+
+const forbidden = (why, hint = "allow site data for it") =>
+  new MlcbError("this page may not store files", { status: 501, code: "unsupported_host", why, hint });
 
 /** Runs `work` for every item, a few at once; the first failure stops the others. */
 async function inLanes(items, controller, work) {
@@ -251,10 +264,7 @@ async function inLanes(items, controller, work) {
  */
 export async function prefetch(bundle, { onProgress = () => {}, signal = null } = {}) {
   if (typeof caches === "undefined" || typeof crypto?.subtle === "undefined") {
-    throw new MlcbError("this page may not store files", {
-      status: 501, code: "unsupported_host", why: "browsers allow it on https and localhost only",
-      hint: "serve the page over https",
-    });
+    throw forbidden("browsers allow it on https and localhost only", "serve the page over https");
   }
   if (signal?.aborted) throw abortReason(signal);
   const state = { phase: "manifest", loadedBytes: 0, totalBytes: 0, file: "bundle.json" };
@@ -267,6 +277,7 @@ export async function prefetch(bundle, { onProgress = () => {}, signal = null } 
   signal?.addEventListener("abort", abort, { once: true });
   try {
     const rests = await openCache("cache-api", warn);
+    if (rests === null) throw forbidden("the browser refuses to store anything for this site");
     await keepManifest(rests, source.location.href, text);
     const progress = (bytes, file) =>
       tell({ loadedBytes: state.loadedBytes + bytes, file: file.path });
