@@ -102,7 +102,7 @@ def test_choose_load_and_chat(browser: Browser, host: Host) -> None:
     open_page(browser, host, "both")
     assert browser.text("#name") == "smollm2-135m-instruct"
     facts = browser.text("#facts")
-    assert re.fullmatch(r"q4f32_1 · 900\.\d kB · 2,048 tokens of context · Apache-2\.0", facts)
+    assert re.fullmatch(r"q4f32_1 · 900\.\d kB · 2,048-token context · Apache-2\.0", facts)
     assert browser.text("#load").startswith("Load the model · 900.")
     # Nothing is asked for before the user wants it, and nothing of other hosts ever.
     assert not [path for path, _ in host.asked if "params" in path or CPU_TARGET in path]
@@ -290,9 +290,10 @@ def test_findings_about_other_browsers(browser: Browser, host: Host) -> None:
           limits: { ...adapter.limits, maxStorageBufferBindingSize: 2 ** 29 } })),
         await check(withAdapter({ ...adapter,
           limits: { ...adapter.limits, maxStorageBuffersPerShaderStage: 8 } })),
-        [await checkStorage(10e6, { navigator: { storage: {
-          estimate: async () => ({ quota: 7e6, usage: 2e6 }) } } })],
         [await checkStorage(10e6, { navigator: {} })],
+        [await checkStorage(10e6, { caches: {}, navigator: { storage: {
+          estimate: async () => ({ quota: 7e6, usage: 2e6 }) } } })],
+        [await checkStorage(10e6, { caches: {}, navigator: {} })],
       ];
     })()""")
     assert [[what[:44] for what in found if what] for found in results] == [
@@ -304,6 +305,7 @@ def test_findings_about_other_browsers(browser: Browser, host: Host) -> None:
         ["The graphics processor lacks subgroups, whic"],
         ["The graphics processor offers too little: gr"],
         ["The graphics processor offers too little: bl"],
+        ["The browser keeps no files for this page, so"],
         ["The browser offers this site 5.0 MB of stora"],
         [],
     ]

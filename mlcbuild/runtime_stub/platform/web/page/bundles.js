@@ -69,14 +69,17 @@ export async function openBeside(home, engine) {
 
 /** Bytes that a first start downloads. */
 export function downloadBytes({ manifest, engine }) {
-  const size = (path) => manifest.files.find((file) => file.path === path)?.size ?? 0;
-  const shards = manifest.files.filter(({ path }) => /(^|\/)params_shard_\d+\.bin$/.test(path));
-  const weights = shards.reduce((sum, file) => sum + file.size, 0);
-  if (engine === "gpu") {
-    const { library, config, params } = manifest.client;
-    return weights + size(library) + size(config) + size(params) + size(manifest.tokenizer);
+  const { files, client, variants, tokenizer } = manifest;
+  const named = new Set(engine === "gpu"
+    ? [client.library, client.config, client.params, tokenizer]
+    : [variants[0].kernels, ...variants.map((entry) => entry.plan), manifest.chat, manifest.golden]);
+  if (engine === "cpu") {
+    const packed = files.find(({ path }) => path.endsWith("/tokenizer.bin")); // read instead, if it is there
+    named.add(packed?.path ?? tokenizer);
   }
-  return weights + size(manifest.variants[0].kernels) + size(manifest.params) + size(manifest.tokenizer);
+  const needed = files.filter(({ path }) => named.has(path) || path.startsWith("params/") ||
+    /^params_shard_\d+\.bin$/.test(path));
+  return needed.reduce((sum, file) => sum + file.size, 0);
 }
 
 // Where the makers of a model say nothing: small models ramble when every word is drawn as it is.

@@ -104,8 +104,12 @@ export function checkCpu({ variants }) {
   }
 }
 
-/** Why a first start may have no room for so many bytes; null if it has, or cannot be told. */
+/** What there is to say about keeping so many bytes; null if they can be kept, or nobody knows. */
 export async function checkStorage(needed, browser = globalThis) {
+  if (browser.caches === undefined) {
+    return "The browser keeps no files for this page, so that each start downloads the model again: " +
+      "pages have storage on https:// and on localhost.";
+  }
   const { quota, usage = 0 } = await browser.navigator.storage?.estimate?.().catch(() => ({})) ?? {};
   if (quota === undefined || quota - usage >= needed) return null;
   return `The browser offers this site ${bytes(Math.max(0, quota - usage))} of storage, the model has ` +

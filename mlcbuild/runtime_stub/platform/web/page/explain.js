@@ -38,6 +38,8 @@ const BY_CODE = {
     "Load the model again; if the device is short of memory, close other tabs first.", { reload: true }),
 };
 
+BY_CODE.runtime_crashed = BY_CODE.worker_crashed;
+
 const LOST = () => say("The graphics processor was lost",
   "The browser took it away, mostly because its memory was used up.",
   "Close other tabs and load the model again, take a smaller model, or run it on the CPU.",

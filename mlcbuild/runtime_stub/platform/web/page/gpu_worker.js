@@ -10,6 +10,8 @@ let stop = () => {};
 
 const tell = (message) => globalThis.postMessage(message);
 
+const CLIENT = "web-llm.js"; // MLC's client, as npm has it
+
 // How the client's own reports begin.
 const REPORTS = [["Loading model from cache", "copy"], ["Loading GPU shader modules", "compile"]];
 
@@ -22,7 +24,7 @@ function report({ text, progress }) {
 async function load(url) {
   const controller = new AbortController();
   stop = () => controller.abort();
-  await prefetch(url, {
+  const { totalBytes: all } = await prefetch(url, {
     signal: controller.signal,
     onProgress: ({ loadedBytes, totalBytes, file, warning }) => tell({
       progress: { step: "download", unit: "bytes", loaded: loadedBytes, total: totalBytes, file, warning },
@@ -30,8 +32,9 @@ async function load(url) {
   });
   // From here on the page ends the worker as a whole: the client cannot stop everywhere.
   stop = () => tell({ error: packError(new DOMException("stopped", "AbortError")) });
+  tell({ progress: { step: "download", unit: "bytes", loaded: all, total: all, file: CLIENT } });
+  const { MLCEngine } = await import(`../${CLIENT}`);
   tell({ progress: { step: "copy", loaded: 0, total: 0, file: null } });
-  const { MLCEngine } = await import("../web-llm.js");
   const record = await modelRecord(url);
   engine = new MLCEngine({ appConfig: { model_list: [record] }, initProgressCallback: report });
   await engine.reload(record.model_id);

@@ -95,6 +95,7 @@ class Page {
     verdict.append(make("p", { className: "small" },
       `${size} to download once; ${bytes(memory.total_bytes)} of memory while it runs, at most.`));
     if (note !== null) verdict.append(make("p", {}, note));
+    $("kept").hidden = globalThis.caches === undefined;
     $("load").disabled = false;
     $("load").textContent = `Load the model · ${size}`;
   }
@@ -212,7 +213,7 @@ function showFacts(bundle) {
   $("name").textContent = name;
   document.title = `${name} in your browser`;
   const size = bytes(downloadBytes(bundle));
-  const facts = [scheme.name, size, `${count(limits.context_window_size)} tokens of context`];
+  const facts = [scheme.name, size, `${count(limits.context_window_size)}-token context`];
   if (model.license) facts.push(model.license);
   $("facts").textContent = facts.join(" · ");
   $("facts").title = model.source;
