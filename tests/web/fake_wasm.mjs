@@ -204,6 +204,7 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
       wantHandle(bundle);
       state.options = JSON.parse(string(options));
       if (state.options.kv_tokens === 7) return fail(41, "no memory for 7 tokens");
+      if (state.options.max_batch_size > 8) return fail(1, "max_batch_size is too large; lower max_batch_size");
       handle(out);
       return 0;
     },
@@ -212,7 +213,7 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
     mlcb_web_submit(engine, text, out) {
       wantHandle(engine);
       const given = JSON.parse(string(text));
-      state.submitted.push({ ...given, json: string(text) });
+      state.submitted.push(given);
       if (given.token_ids.length > WINDOW) return fail(STATUS.tooLong, `${given.token_ids.length} tokens do not fit ${WINDOW}`);
       const waiting = requests.filter((it) => !it.ended).length;
       if (state.options.max_waiting && waiting >= state.options.max_waiting) return fail(STATUS.busy, "the queue is full");
@@ -257,7 +258,7 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
 }
 
 // A call is [name(arguments)], reasoning is {between braces}.
-function parse(parser, text) {
+export function parse(parser, text) {
   const deltas = [];
   for (const c of text) {
     const { state, calls: index } = parser;

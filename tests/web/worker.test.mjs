@@ -5,6 +5,7 @@ import { afterEach, beforeEach, test } from "node:test";
 import { Worker } from "node:worker_threads";
 
 import { Engine, MlcbError } from "../../mlcbuild/runtime_stub/platform/web/mlcb.js";
+import { fakeWorld } from "./fake_bundle.mjs";
 import { TRAPS } from "./fake_wasm.mjs";
 
 const worker = () => new Worker(new URL("./fake_worker.mjs", import.meta.url));
@@ -44,6 +45,9 @@ test("progress, and options that reach the runtime", async () => {
   assert.equal(other.info.variant, "simd128-float");
   assert.deepEqual([...new Set(told)], ["manifest", "download", "compile", "open"]);
   await other.unload();
+  const onProgress = () => { throw new Error("of the caller"); };
+  await assert.rejects(open({ onProgress }), /of the caller/);
+  await assert.rejects(Engine.loadWith(fakeWorld(), "fake", { worker: false, onProgress }), /of the caller/);
 });
 
 test("several at once", async () => {
@@ -58,8 +62,12 @@ test("errors are what they are without a worker", async () => {
     [() => text({ prompt: "x".repeat(101) }), { code: "context_length_exceeded", param: "prompt" }],
     [() => text({ prompt: "x".repeat(101), stream: true }), { code: "context_length_exceeded" }],
     [() => text({ prompt: [1] }), { code: "internal_error", why: "it was told to" }],
+    [() => engine.renderChat([{ role: "user", content() {} }]), { code: "invalid_value" }],
     [() => open({ variant: "avx2" }), { code: "invalid_option", param: "variant" }],
     [() => open({ kvTokens: 7 }), { code: "out_of_memory", status: 503 }],
+    [() => open({ maxBatchSize: 9 }), {
+      code: "invalid_option", message: "maxBatchSize is too large; lower maxBatchSize",
+    }],
     [() => open({ maxBatchSizes: 7 }), { code: "invalid_option", hint: "did you mean maxBatchSize?" }],
   ];
   for (const [ask, want] of checks) {

@@ -1,7 +1,7 @@
 // How an Engine reaches its session: on this thread, or on a worker's by messages. Both have
 // start(kind, request, sink) -> promise of a cancel, ask(method, ...args) and close().
 
-import { MlcbError, abortReason, unpackError } from "./errors.js";
+import { MlcbError, abortReason, invalid, unpackError } from "./errors.js";
 import { isNode } from "./host.js";
 import { loadSession } from "./load.js";
 import { closedError } from "./session.js";
@@ -12,19 +12,28 @@ export class LocalBackend {
     const tell = onProgress ?? undefined;
     const { session, warnings } = await loadSession(bundle, load, { tell, signal, ...outside });
     const backend = new LocalBackend();
-    return Object.assign(backend, { session, warnings, manifest: session.manifest, info: session.info });
+    backend.#session = session;
+    return Object.assign(backend, { warnings, manifest: session.manifest, info: session.info });
   }
 
+  #session = null;
+
   async start(kind, request, sink) {
-    return this.session.start(kind, request, sink);
+    return this.#open().start(kind, request, sink);
   }
 
   async ask(method, ...args) {
-    return this.session[method](...args);
+    return this.#open()[method](...args);
   }
 
   async close() {
-    this.session.close();
+    this.#session?.close();
+    this.#session = null; // with it goes the module's memory
+  }
+
+  #open() {
+    if (this.#session === null) throw closedError();
+    return this.#session;
   }
 }
 
@@ -32,20 +41,31 @@ const crashed = (reason) => new MlcbError(`the worker of the engine failed: ${re
   status: 500, code: "worker_crashed", hint: "load the engine again",
 });
 
+// A browser starts no script of another origin as a worker, but one of the page's may import it.
+function browserWorker() {
+  try {
+    // Bundlers look for exactly this expression.
+    return new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+  } catch (error) {
+    if (error?.name !== "SecurityError") throw error;
+    const source = `import ${JSON.stringify(new URL("./worker.js", import.meta.url).href)};`;
+    const blob = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+    return new Worker(blob, { type: "module" });
+  }
+}
+
 /** Either kind of worker behind one shape. */
 async function openWorker(make, take, fail) {
-  const url = new URL("./worker.js", import.meta.url);
   if (isNode) {
     const worker = make === true
-      ? new (await import("node:worker_threads")).Worker(url) : make();
+      ? new (await import("node:worker_threads")).Worker(new URL("./worker.js", import.meta.url))
+      : make();
     worker.on("message", take);
     worker.on("error", (error) => fail(error?.message ?? String(error)));
     worker.on("exit", (code) => fail(`it exited with code ${code}`));
     return worker;
   }
-  // Bundlers look for exactly this expression.
-  const worker = make === true
-    ? new Worker(new URL("./worker.js", import.meta.url), { type: "module" }) : make();
+  const worker = make === true ? browserWorker() : make();
   await new Promise((resolve, reject) => {
     worker.addEventListener("message", (event) => (event.data.ready ? resolve() : take(event.data)));
     worker.addEventListener("error", (event) => {
@@ -67,28 +87,29 @@ export class WorkerBackend {
 
   static async load(bundle, load, { onProgress, signal, worker }) {
     const backend = new WorkerBackend();
-    const make = worker;
-    backend.#worker = await openWorker(make, (message) => backend.#take(message),
+    backend.#worker = await openWorker(worker, (message) => backend.#take(message),
       (reason) => backend.#fail(crashed(reason)));
-    if (!isNode) bundle = new URL(String(bundle), globalThis.document?.baseURI).href;
+    let mistake = null; // of onProgress: it ends the load, as it does without a worker
     const told = (progress) => {
       try {
-        onProgress?.(progress);
+        if (mistake === null) onProgress?.(progress);
       } catch (error) {
-        globalThis.reportError?.(error); // a caller's mistake does not stop the load
+        mistake = error;
+        stop();
       }
     };
-    const args = { bundle: bundle instanceof URL ? bundle.href : bundle, load };
-    const { promise, stop } = backend.#call("load", args, told);
+    const { promise, stop } = backend.#call("load", { bundle, load }, told);
     const abort = () => stop();
     signal?.addEventListener("abort", abort, { once: true });
     try {
       if (signal?.aborted) throw abortReason(signal);
-      return Object.assign(backend, await promise);
+      const loaded = await promise;
+      if (mistake !== null) throw mistake;
+      return Object.assign(backend, loaded);
     } catch (error) {
       promise.catch(() => {});
       await backend.close();
-      throw signal?.aborted ? abortReason(signal) : error;
+      throw mistake ?? (signal?.aborted ? abortReason(signal) : error);
     } finally {
       signal?.removeEventListener("abort", abort);
     }
@@ -127,8 +148,13 @@ export class WorkerBackend {
         reject(this.#failure);
         return;
       }
+      try {
+        this.#worker.postMessage({ call, name, args });
+      } catch (error) { // a function or the like in what is to be sent
+        reject(invalid(`what was given is no plain data: ${error.message}`));
+        return;
+      }
       this.#calls.set(call, { resolve, reject, told });
-      this.#worker.postMessage({ call, name, args });
     });
     const stop = () => {
       if (this.#failure === null && this.#calls.has(call)) this.#worker.postMessage({ stop: call });

@@ -74,7 +74,7 @@ export class ChatStream {
       tool_calls: [{
         index: call.index,
         ...(isNew && { id: `call_${token()}`, type: "function" }),
-        function: { ...(call.name && { name: call.name }), arguments: call.arguments || "" },
+        function: { ...(call.name !== undefined && { name: call.name }), arguments: call.arguments ?? "" },
       }],
     };
   }

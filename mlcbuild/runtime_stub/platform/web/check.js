@@ -86,7 +86,7 @@ export const literal = (...texts) => (value, path, faults) => {
 /** An array. */
 export const list = (item, { min = 0, max = Infinity } = {}) => (value, path, faults) => {
   if (!Array.isArray(value)) {
-    fault(faults, path, "type", "input should be a valid list");
+    fault(faults, path, "type", "input should be a list");
   } else if (value.length < min) {
     fault(faults, path, "empty", "list is empty");
   } else if (value.length > max) {

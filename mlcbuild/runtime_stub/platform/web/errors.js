@@ -56,8 +56,13 @@ export function invalid(text, { param = null, code = null, why = null, hint = nu
   return new MlcbError(text, { param, code: code ?? "invalid_value", why, hint });
 }
 
+// The runtime speaks of its own options; here they go by other names.
+const OPTIONS = /\b(kv_tokens|kv_bytes|max_batch_size|max_waiting|speculation_tokens)\b/g;
+const camelCase = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
+
 /** The error for a status of the runtime; it puts `why: ` and `hint: ` on lines of their own. */
-export function statusError(status, message, param = null) {
+export function statusError(status, said, param = null) {
+  const message = said.replace(OPTIONS, camelCase);
   const head = [];
   const marked = {};
   for (const line of message.split("\n")) {

@@ -71,11 +71,12 @@ export class Engine {
 
   static async #load(bundle, options, outside) {
     const { load, worker, onProgress, signal } = readOptions(options);
-    await openSource(bundle); // what is no bundle's address is told before a worker starts
+    // What is no bundle's address is told before a worker starts, which knows no page to start from.
+    const { location } = await openSource(bundle);
     if (signal?.aborted) throw abortReason(signal);
     const backend = worker === false
       ? await LocalBackend.load(bundle, load, { onProgress, signal, outside })
-      : await WorkerBackend.load(bundle, load, { onProgress, signal, worker });
+      : await WorkerBackend.load(String(location), load, { onProgress, signal, worker });
     return new Engine(KEY, backend);
   }
 

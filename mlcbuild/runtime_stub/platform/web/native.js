@@ -22,10 +22,11 @@ function noZero(text, name) {
   return text;
 }
 
-// The runtime's JSON of a request; seeds have 64 bits, for which JSON.stringify has no number.
-function requestJson({ seed, logit_bias: biases, ...rest }) {
-  // JSON has no infinity: null is what stands for it.
-  return `{"seed":${seed ?? 0},"logit_bias":${JSON.stringify(biases)},${JSON.stringify(rest).slice(1)}`;
+// The runtime's JSON of a request. Numbers in JSON are exact up to 53 bits, a larger seed goes as
+// text; there is no infinity, null is what stands for a forbidden token's.
+function requestJson({ seed, ...rest }) {
+  const small = seed === null || seed <= Number.MAX_SAFE_INTEGER;
+  return JSON.stringify({ seed: small ? Number(seed) : String(seed), ...rest });
 }
 
 /** An open bundle. */

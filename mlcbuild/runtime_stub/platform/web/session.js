@@ -45,6 +45,7 @@ export class Session {
       this.#engine = new NativeEngine(this.#bundle, options);
     } catch (error) {
       if (runtime.crash === null) this.#bundle.close();
+      if (error.code === "invalid_value") error.code = "invalid_option";
       throw error;
     }
     this.info = this.#engine.info();

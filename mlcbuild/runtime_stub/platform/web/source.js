@@ -88,6 +88,7 @@ class HttpSource {
       yield null;
       return;
     }
+    if (response.body === null) return;
     const reader = response.body.getReader();
     try {
       for (;;) {
