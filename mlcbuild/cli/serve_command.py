@@ -221,7 +221,7 @@ def command(
     from mlcbuild.bundle.manifest import read_manifest
     from mlcbuild.engine import AsyncEngine
     from mlcbuild.server.options import ServerOptions
-    from mlcbuild.server.run import open_sockets, run_server
+    from mlcbuild.server.run import open_sockets, run_server, url_of
     from mlcbuild.server.service import Service
 
     if kv_bytes is not None and kv_tokens is not None:
@@ -242,7 +242,7 @@ def command(
         grace_seconds=grace,
     )
     sockets = open_sockets(host, port)
-    url = _url(host, sockets[0].getsockname()[1])
+    url = url_of(host, sockets[0].getsockname()[1])
     talk = _Talk(log_format == "json", quiet)
     if not keys and not _is_loopback(host):
         talk.warn(
@@ -336,11 +336,6 @@ def _answered_names(host: str, more: tuple[str, ...]) -> tuple[str, ...]:
     if not _is_loopback(host):
         return more or ("*",)
     return tuple(dict.fromkeys((*_LOOPBACK_NAMES, host, *more)))
-
-
-def _url(host: str, port: int) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}"
 
 
 class _Talk:

@@ -1,5 +1,5 @@
-"""OpenAI's REST interface over an engine, on Starlette and uvicorn.
+"""OpenAI's REST interface over an engine, and files for browsers, on Starlette and uvicorn.
 
-The engine comes in from outside (``backend.Backend``): this package knows no bundle and no runtime.
-Nothing here is imported before ``mlcbuild serve`` runs.
+Engines and lists of files come in from outside: this package knows no bundle and no runtime.
+Nothing here is imported before ``mlcbuild serve`` or ``serve-web`` runs.
 """

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
-import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from uvicorn import Server
 from uvicorn.config import Config
 
 from mlcbuild.errors import NetworkError, UsageError
@@ -19,12 +16,12 @@ from mlcbuild.server.backend import Backend
 from mlcbuild.server.http_protocol import make_config
 from mlcbuild.server.request_log import LogWriter
 from mlcbuild.server.service import Service
+from mlcbuild.server.signals import SignalServer
 
 Engine = TypeVar("Engine", bound=Backend)
 
 _BACKLOG = 1024
 _MISSING = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # an address that this machine has not
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def open_sockets(host: str, port: int) -> list[socket.socket]:
@@ -58,6 +55,12 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
             opened.close()
         raise _explain_bind(failed, host, port) from None
     return sockets
+
+
+def url_of(host: str, port: int) -> str:
+    """The address of a server as browsers and clients take it."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
 
 
 def _listen(family: int, address: tuple[Any, ...]) -> socket.socket:
@@ -95,24 +98,15 @@ def _explain_bind(error: OSError, host: str, port: int) -> NetworkError | UsageE
     return NetworkError("cannot listen", where=where, why=error.strerror or str(error))
 
 
-class _GracefulServer(Server):
-    """A server of uvicorn with an end of ours: requests get time, then a reason; no exit code."""
+class _GracefulServer(SignalServer):
+    """The end of this server gives requests time, then a reason."""
 
     def __init__(self, config: Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals end the server while it runs; unlike uvicorn's, they end nothing after it."""
-        previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: object) -> None:
+    def on_signal(self, number: int, frame: object) -> None:
+        """Ends the server; a second signal cuts off what still runs."""
         del number, frame
         loop = self._loop
         if self.should_exit:  # for the second time: do not wait
