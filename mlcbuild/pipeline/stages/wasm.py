@@ -39,6 +39,7 @@ SLOTS = (
 HOOK = "mlcb_kernel_error_hook"
 SHIM = "src/exec/kernel_shim.c"
 WEB = ROOT / "platform" / "web"
+PAGE = "index.html"
 
 
 def wasm_runtime_action(target: WasmTarget) -> Action:
@@ -129,7 +130,9 @@ def _compile(context: ActionContext) -> None:
 def _copy_files(context: ActionContext) -> None:
     (context.out / "include").mkdir()
     shutil.copyfile(ROOT / "include" / "mlcb.h", context.out / "include" / "mlcb.h")
-    shutil.copytree(WEB, context.out / "platform" / "web", copy_function=shutil.copyfile)
+    web = context.out / "platform" / "web"
+    shutil.copytree(WEB, web, copy_function=shutil.copyfile)
+    (web / PAGE).rename(context.out / PAGE)
 
 
 def kernel_table(libraries: Sequence[tuple[str, Sequence[str]]], features: Sequence[str]) -> str:
