@@ -10,7 +10,7 @@ import { fakeCaches, fakeOpfs, noStorage } from "./fake_storage.mjs";
 import { fakeWasm } from "./fake_wasm.mjs";
 
 const SHARD = "params/params_shard_0.bin";
-const big = noise(PIECE + 1_500_001, 7);
+const big = noise(PIECE + 300_001, 7);
 
 let server;
 let files;
@@ -84,7 +84,7 @@ describe("without a cache", () => {
     server.behave = (path, request, response) => {
       if (path !== SHARD || broken) return false;
       broken = true;
-      breakAfter(response, big, 0, 5_000_000);
+      breakAfter(response, big, 0, 4_300_000);
       return true;
     };
     const { shard } = await load();
@@ -221,7 +221,7 @@ for (const kind of ["cache-api", "opfs"]) {
     test("a load that was cut off goes on", async () => {
       make();
       const controller = new AbortController();
-      const sent = PIECE + 1_000_000;
+      const sent = PIECE + 200_000;
       server.behave = (path, request, response) => {
         if (path !== SHARD) return false;
         response.writeHead(200, { "content-length": big.length });

@@ -25,8 +25,9 @@ function noZero(text, name) {
 // The runtime's JSON of a request. Numbers in JSON are exact up to 53 bits, a larger seed goes as
 // text; there is no infinity, null is what stands for a forbidden token's.
 function requestJson({ seed, ...rest }) {
-  const small = seed === null || seed <= Number.MAX_SAFE_INTEGER;
-  return JSON.stringify({ seed: small ? Number(seed) : String(seed), ...rest });
+  const value = seed ?? 0;
+  const isExact = value <= Number.MAX_SAFE_INTEGER;
+  return JSON.stringify({ seed: isExact ? Number(value) : String(value), ...rest });
 }
 
 /** An open bundle. */
@@ -144,7 +145,7 @@ export class NativeEngine {
 
   /** Submits what the fields of mlcb_request_params say; the request's id. */
   submit(request) {
-    for (const text of request.stop) noZero(text, "a stop string");
+    for (const text of request.stop ?? []) noZero(text, "a stop string");
     noZero(request.grammar, "the grammar");
     return this.runtime.scope((memory) => {
       const out = memory.space(8);
