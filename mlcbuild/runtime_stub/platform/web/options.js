@@ -51,7 +51,12 @@ export function readOptions(given = {}) {
     const [{ path, kind, reason }] = faults;
     const name = spell(path);
     if (kind !== "unknown") throw wrong(`${name}: ${reason}`, name);
-    const close = closest(name, [...Object.keys(loadOptions.fields), "worker", "onProgress", "signal"]);
+    const close = closest(name, [
+      ...Object.keys(loadOptions.fields),
+      "worker",
+      "onProgress",
+      "signal",
+    ]);
     throw wrong(`unknown option ${name}`, name, close && `did you mean ${close}?`);
   }
   const sizes = ["contextTokens", "kvTokens", "kvBytes"].filter((name) => load[name] !== undefined);
@@ -62,10 +67,14 @@ export function readOptions(given = {}) {
 }
 
 /**
- * mlcb_engine_options for options and the limits of a bundle's manifest. Without a size the KV cache
- * holds one window of at most 4096 tokens, which all requests share.
+ * mlcb_engine_options for options and the limits of a bundle's manifest. Without a size the KV
+ * cache holds one window of at most 4096 tokens, which all requests share.
  */
-export function engineOptions(load, variant, { context_window_size: window, max_batch_size: most }) {
+export function engineOptions(
+  load,
+  variant,
+  { context_window_size: window, max_batch_size: most },
+) {
   const limited = load.mode !== undefined;
   const batch = load.maxBatchSize ?? (limited ? 0 : Math.min(DEFAULT_BATCH, most));
   let tokens = load.kvTokens ?? 0;
