@@ -23,6 +23,9 @@ const loadOptions = object({
   profile: nullable(boolean),
 });
 
+/** The names of all options. */
+export const optionNames = [...Object.keys(loadOptions.fields), "worker", "onProgress", "signal"];
+
 const DEFAULT_BATCH = 4;
 const DEFAULT_CONTEXT = 4096; // tokens; KV pages of long windows are a large part of 4 GiB
 
@@ -51,12 +54,7 @@ export function readOptions(given = {}) {
     const [{ path, kind, reason }] = faults;
     const name = spell(path);
     if (kind !== "unknown") throw wrong(`${name}: ${reason}`, name);
-    const close = closest(name, [
-      ...Object.keys(loadOptions.fields),
-      "worker",
-      "onProgress",
-      "signal",
-    ]);
+    const close = closest(name, optionNames);
     throw wrong(`unknown option ${name}`, name, close && `did you mean ${close}?`);
   }
   const sizes = ["contextTokens", "kvTokens", "kvBytes"].filter((name) => load[name] !== undefined);
