@@ -274,7 +274,7 @@ try {
     await unload();
   });
 
-  await step("without a server what is kept is used", async () => {
+  await step("without a server and with nothing kept: an error", async () => {
     const { warnings } = await page.evaluate(async () => {
       const refused = globalThis.fetch;
       globalThis.fetch = async () => {
