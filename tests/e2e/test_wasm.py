@@ -128,8 +128,8 @@ DEEP = {
     "calls": "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
     "calls in a loop": "{% macro f(n) %}{% for i in [n] %}{% if true %}{{ [f(i + 1)] | join }}"
     "{% endif %}{% endfor %}{% endmacro %}{{ f(0) }}",
-    "brackets": "{{ " + "(" * 50 + "1" + ")" * 50 + " }}",
-    "lists": "{{ " + "[" * 50 + "]" * 50 + " }}",
+    "brackets": "{{ " + "(" * 39 + "1" + ")" * 39 + " }}",
+    "lists": "{{ " + "[" * 39 + "]" * 39 + " }}",
 }
 
 
