@@ -37,26 +37,43 @@ export class LocalBackend {
   }
 }
 
-const crashed = (reason) => new MlcbError(`the worker of the engine failed: ${reason}`, {
-  status: 500, code: "worker_crashed", hint: "load the engine again",
-});
+const crashed = (reason) =>
+  new MlcbError(`the worker of the engine failed: ${reason}`, {
+    status: 500,
+    code: "worker_crashed",
+    hint: "load the engine again",
+  });
+
+// A browser starts no script of another origin as a worker, but one of the page's may import it.
+function browserWorker() {
+  try {
+    // Bundlers look for exactly this expression.
+    return new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+  } catch (error) {
+    if (error?.name !== "SecurityError") throw error;
+    const source = `import ${JSON.stringify(new URL("./worker.js", import.meta.url).href)};`;
+    const blob = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+    return new Worker(blob, { type: "module" });
+  }
+}
 
 /** Either kind of worker behind one shape. */
 async function openWorker(make, take, fail) {
-  const url = new URL("./worker.js", import.meta.url);
   if (isNode) {
-    const worker = make === true
-      ? new (await import("node:worker_threads")).Worker(url) : make();
+    const worker =
+      make === true
+        ? new (await import("node:worker_threads")).Worker(new URL("./worker.js", import.meta.url))
+        : make();
     worker.on("message", take);
     worker.on("error", (error) => fail(error?.message ?? String(error)));
     worker.on("exit", (code) => fail(`it exited with code ${code}`));
     return worker;
   }
-  // Bundlers look for exactly this expression.
-  const worker = make === true
-    ? new Worker(new URL("./worker.js", import.meta.url), { type: "module" }) : make();
+  const worker = make === true ? browserWorker() : make();
   await new Promise((resolve, reject) => {
-    worker.addEventListener("message", (event) => (event.data.ready ? resolve() : take(event.data)));
+    worker.addEventListener("message", (event) =>
+      event.data.ready ? resolve() : take(event.data),
+    );
     worker.addEventListener("error", (event) => {
       const reason = event.message || "its script did not load";
       fail(reason);
@@ -76,10 +93,11 @@ export class WorkerBackend {
 
   static async load(bundle, load, { onProgress, signal, worker }) {
     const backend = new WorkerBackend();
-    const make = worker;
-    backend.#worker = await openWorker(make, (message) => backend.#take(message),
-      (reason) => backend.#fail(crashed(reason)));
-    if (!isNode) bundle = new URL(String(bundle), globalThis.document?.baseURI).href;
+    backend.#worker = await openWorker(
+      worker,
+      (message) => backend.#take(message),
+      (reason) => backend.#fail(crashed(reason)),
+    );
     let mistake = null; // of onProgress: it ends the load, as it does without a worker
     const told = (progress) => {
       try {
@@ -89,8 +107,7 @@ export class WorkerBackend {
         stop();
       }
     };
-    const args = { bundle: bundle instanceof URL ? bundle.href : bundle, load };
-    const { promise, stop } = backend.#call("load", args, told);
+    const { promise, stop } = backend.#call("load", { bundle, load }, told);
     const abort = () => stop();
     signal?.addEventListener("abort", abort, { once: true });
     try {
@@ -109,7 +126,9 @@ export class WorkerBackend {
 
   async start(kind, request, sink) {
     let begin;
-    const begun = new Promise((resolve) => { begin = resolve; });
+    const begun = new Promise((resolve) => {
+      begin = resolve;
+    });
     const { promise, stop } = this.#call("start", { kind, request }, ({ chunk }) => {
       if (chunk === undefined) begin(true);
       else sink.chunk(chunk);
@@ -117,7 +136,11 @@ export class WorkerBackend {
     let started = false;
     const ended = promise.then(
       (value) => sink.done(value),
-      (error) => { if (started) sink.fail(error); else throw error; });
+      (error) => {
+        if (started) sink.fail(error);
+        else throw error;
+      },
+    );
     started = await Promise.race([begun, ended]);
     started = true;
     ended.catch(() => {});
@@ -142,7 +165,8 @@ export class WorkerBackend {
       }
       try {
         this.#worker.postMessage({ call, name, args });
-      } catch (error) { // a function or the like in what is to be sent
+      } catch (error) {
+        // a function or the like in what is to be sent
         reject(invalid(`what was given is no plain data: ${error.message}`));
         return;
       }
