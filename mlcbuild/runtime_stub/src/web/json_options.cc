@@ -106,7 +106,9 @@ void read_members(const char* text, const char* what, Set set) {
       try {
         known = set(key, value);
       } catch (const Error& error) {
-        throw Error(MLCB_ERROR_ARGUMENT, std::string(what) + ": " + key + ": " + error.what());
+        const std::string why = error.what();
+        const size_t begin = why.compare(0, 6, "JSON: ") == 0 ? 6 : 0;  // the place is told here
+        throw Error(MLCB_ERROR_ARGUMENT, std::string(what) + ": " + key + ": " + why.substr(begin));
       }
       if (!known) {
         throw Error(MLCB_ERROR_ARGUMENT, std::string(what) + ": unknown key " + json_quote(key));
