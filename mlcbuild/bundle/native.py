@@ -224,6 +224,12 @@ class NativeBundle:
         finds as an ``MlcbuildError``.
         """
         self.bundle = bundle
+        if bundle.manifest.is_wasm:
+            raise UsageError(
+                "the bundle is for browsers and node, this process cannot run it",
+                where=str(bundle.path),
+                hint="`mlcbuild verify` tries it in node; docs/web-api.md tells how to use it",
+            )
         if library is None:
             library = load_library(bundle.file(bundle.manifest.runtime.library))
         self.library = library

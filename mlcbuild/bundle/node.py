@@ -6,6 +6,7 @@ import base64
 import ctypes
 import dataclasses
 import json
+import math
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ class NodeBundle:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._home = tempfile.TemporaryDirectory()
         self._process = subprocess.Popen(
-            [str(node_program()), str(RUNNER)],
+            [str(node_program()), "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON", str(RUNNER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -95,12 +96,23 @@ class NodeBundle:
 
     def tokenize(self, text: str, flags: TextFlags = TextFlags.TOKENIZE_SPECIAL) -> list[int]:
         """Token ids of ``text``."""
-        ids: list[int] = self.call("tokenize", text=text, flags=int(flags))
+        ids: list[int] = self.call(
+            "tokenize",
+            text=text,
+            special=TextFlags.TOKENIZE_SPECIAL in flags,
+            bos=TextFlags.TOKENIZE_BOS in flags,
+        )
         return ids
 
     def detokenize(self, token_ids: Sequence[int], flags: TextFlags = TextFlags.NONE) -> bytes:
         """The bytes that the ids stand for."""
-        return base64.b64decode(self.call("detokenize", ids=list(token_ids), flags=int(flags)))
+        data: str = self.call(
+            "detokenize",
+            ids=list(token_ids),
+            special=TextFlags.DETOKENIZE_SPECIAL in flags,
+            inside=TextFlags.DETOKENIZE_INSIDE in flags,
+        )
+        return base64.b64decode(data)
 
     def render_chat(
         self,
@@ -115,7 +127,8 @@ class NodeBundle:
         conversation = conversation_json(
             messages, add_generation_prompt, tools=tools, now=now, variables=variables
         )
-        return base64.b64decode(self.call("render", conversation=conversation)).decode("utf-8")
+        text: str = self.call("render", conversation=conversation)
+        return text
 
     def open_engine(
         self,
@@ -176,14 +189,11 @@ class NodeEngine:
 
     def submit(self, request: Request) -> int:
         """Queues a request and returns its id."""
-        fields = {
-            name: getattr(request, name)
-            for name, default in _REQUEST_DEFAULTS.items()
-            if getattr(request, name) != default
-        }
-        request_id: int = self._node.call(
-            "submit", request={"token_ids": list(request.token_ids), **fields}
-        )
+        fields = dataclasses.asdict(request)
+        fields["logit_bias"] = [  # JSON has no infinity
+            (token, None if bias == -math.inf else bias) for token, bias in request.logit_bias
+        ]
+        request_id: int = self._node.call("submit", request=fields)
         return request_id
 
     def step(self) -> bool:
@@ -226,10 +236,3 @@ class NodeEngine:
     ) -> None:
         if kind is None:  # else the process may be the one that failed
             self.close()
-
-
-_REQUEST_DEFAULTS = {
-    field.name: field.default
-    for field in dataclasses.fields(Request)
-    if field.default is not dataclasses.MISSING
-}

@@ -52,6 +52,8 @@ def command(bundle: Path, hashes_only: bool, as_json: bool) -> None:
 
 def _why_not_here(bundle: Path) -> str | None:
     from mlcbuild.bundle.client_manifest import ClientManifest, read_any_manifest
+    from mlcbuild.core.node import NODE
+    from mlcbuild.core.versions import installed_version
     from mlcbuild.engine.host import host_platform, runs_here
 
     manifest = read_any_manifest(bundle)
@@ -59,6 +61,9 @@ def _why_not_here(bundle: Path) -> str | None:
         return f"{manifest.client.package} runs the bundle, not mlcbuild"
     if manifest.golden is None:
         return "the bundle has none"
+    if manifest.is_wasm:
+        missing = installed_version(NODE) is None
+        return f"it runs in node: pip install 'mlcbuild[web]' brings {NODE}" if missing else None
     if not runs_here(manifest):
         return f"the bundle is for {manifest.target}, this machine is {host_platform()}"
     return None

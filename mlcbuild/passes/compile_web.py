@@ -6,19 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.s_tir import dlight
 
-_ALLOCATE = ("relax.memory.alloc_storage",)
+from mlcbuild.errors import StageError
+from mlcbuild.passes.schedule_linear import schedule_linear
 
 
-def kernel_passes(target: Any) -> list[Any]:
+def kernel_passes(target: Any, *, own_kernels: bool = True) -> list[Any]:
     """From operators to kernels that are fused and, for a GPU, scheduled.
 
-    Kernels that no builder scheduled get the generic schedules of ``dlight``.
+    Products are made by kernels of our own (unless not ``own_kernels``, for comparison); what no
+    builder scheduled gets the generic schedules of ``dlight``.
     """
     transform = relax.transform
-    schedule = [] if target.kind.name == "llvm" else [_schedule()]
+    own = [_own_kernels()] if own_kernels else []
+    schedule = [] if target.kind.name == "llvm" else [*own, _schedule()]
     return [
         # Reshapes stay what they are, views: as kernels they would be copies.
         transform.LegalizeOps(skip_ops=["relax.reshape"]),
@@ -60,6 +63,14 @@ def web_pipeline(target: Any, observe: Callable[[tvm.IRModule], None] | None = N
     return run
 
 
+def _own_kernels() -> Any:
+    @tvm.transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
+    def run(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        return schedule_linear(mod)
+
+    return run
+
+
 def _schedule() -> Any:
     gpu = dlight.gpu
     rules = (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)
@@ -78,24 +89,31 @@ def _observer(observe: Callable[[tvm.IRModule], None]) -> Any:
 def compile_web(
     mod: tvm.IRModule, target: Any, observe: Callable[[tvm.IRModule], None] | None = None
 ) -> Any:
-    """The executable of a web module for ``target`` (TVM's); ``observe`` as in ``web_pipeline``."""
-    return tvm.compile(mod, target=target, relax_pipeline=web_pipeline(target, observe))
+    """The executable of a web module for ``target`` (TVM's); ``observe`` as in ``web_pipeline``.
+
+    Raises StageError naming the kernel that the device's code generator refuses.
+    """
+    planned: list[tvm.IRModule] = []
+
+    def keep(module: tvm.IRModule) -> None:
+        planned.append(module)
+        if observe is not None:
+            observe(module)
+
+    try:
+        return tvm.compile(mod, target=target, relax_pipeline=web_pipeline(target, keep))
+    except tvm.error.InternalError:
+        for module in planned:
+            check_kernels(module, target)
+        raise
 
 
-def planned_bytes(mod: tvm.IRModule) -> int:
-    """Bytes that the hungriest function of a module with planned memory takes for its values."""
-
-    def of(func: relax.Function) -> int:
-        sizes: list[int] = []
-
-        def visit(node: Any) -> None:
-            if isinstance(node, relax.Call) and getattr(node.op, "name", "") in _ALLOCATE:
-                size = node.args[0].values[0]
-                # What has no bound in the module is small, such as the ids of a bias.
-                sizes.append(int(size) if isinstance(size, tvm.tirx.IntImm) else 0)
-
-        relax.analysis.post_order_visit(func, visit)
-        return sum(sizes)
-
-    functions = mod.functions.values()
-    return max(of(func) for func in functions if isinstance(func, relax.Function))
+def check_kernels(mod: tvm.IRModule, target: Any) -> None:
+    """Compiles every kernel by itself; a StageError for the first that is refused."""
+    for gvar, func in mod.functions.items():
+        if isinstance(func, tirx.PrimFunc):
+            try:
+                tvm.compile(tvm.IRModule({gvar: func}), target=target)
+            except tvm.error.InternalError as error:
+                why = str(error).strip().splitlines()[-1]
+                raise StageError(f"kernel {gvar.name_hint} is refused", why=why) from error

@@ -1,12 +1,24 @@
-"""What shaders ask of a WebGPU device: features, and limits beyond those that every device has."""
+"""What a library asks of a WebGPU device: features, and limits beyond those every device has.
+
+Shaders keep to what every device has, so that none fails when it is loaded; memory need not.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from mlcbuild.errors import InternalError
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from mlcbuild.core.atomic import format_bytes
+from mlcbuild.errors import InternalError, ResourceError, StageError
+from mlcbuild.spec.attention import AttentionSpec
+from mlcbuild.spec.limits import Limits
+from mlcbuild.weights.tensor_cache import DEFAULT_BINDING_BYTES, MAX_BINDING_BYTES
 
 # https://www.w3.org/TR/webgpu/#limits
 DEFAULT_LIMITS = {
@@ -17,8 +29,11 @@ DEFAULT_LIMITS = {
     "maxComputeWorkgroupSizeY": 256,
     "maxComputeWorkgroupSizeZ": 64,
 }
+_ALLOCATE = "relax.memory.alloc_storage"
+_MAX_GROUPS = 65535  # along a dimension; the client lays the first one out over two
+_PAGE = 16  # tokens of a page of the client's cache
 _FEATURES = {"f16": "shader-f16", "subgroups": "subgroups"}  # by WGSL's extension
-_SHADER = re.compile(r"^// Function: \w+$", re.MULTILINE)
+_SHADER = re.compile(r"^// Function: (\w+)$", re.MULTILINE)
 _ENABLE = re.compile(r"^enable ([\w, ]+);", re.MULTILINE)
 _STORAGE = re.compile(r"\bvar<storage\b")
 _SHARED = re.compile(r"\bvar<workgroup>\s+\w+\s*:\s*([^;]+);")
@@ -37,24 +52,111 @@ class Needs:
 
 
 def device_needs(source: str) -> Needs:
-    """The needs of a library's shaders, ``source`` being all of them as TVM writes them out."""
+    """The needs of a library's shaders, ``source`` being all of them as TVM writes them out.
+
+    Raises StageError naming the kernel that needs more than every device has, and the limit.
+    """
     features: set[str] = set()
-    largest = dict(DEFAULT_LIMITS)
-    for shader in _shaders(source):
+    for kernel, shader in _shaders(source):
         for names in _ENABLE.findall(shader):
             features.update(_feature(name.strip()) for name in names.split(","))
         for name, value in _limits(shader).items():
-            largest[name] = max(largest[name], value)
-    beyond = {name: value for name, value in largest.items() if value > DEFAULT_LIMITS[name]}
-    return Needs(tuple(sorted(features)), beyond)
+            if value > DEFAULT_LIMITS[name]:
+                raise StageError(
+                    f"kernel {kernel} needs a {name} of {value}",
+                    why=f"WebGPU devices need not have more than {DEFAULT_LIMITS[name]}",
+                )
+    return Needs(tuple(sorted(features)), {})
 
 
-def _shaders(source: str) -> Iterator[str]:
-    """TVM heads every shader with its name, sometimes twice."""
-    parts = [part for part in _SHADER.split(source)[1:] if "@compute" in part]
-    if len(parts) != source.count("@compute"):
+def check_dispatches(mod: tvm.IRModule) -> None:
+    """Raises StageError for a scheduled kernel with more workgroups than a device starts."""
+    for gvar, func in mod.functions.items():
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        for axis, extent in _extents(func):
+            most = _MAX_GROUPS**2 if axis == "blockIdx.x" else _MAX_GROUPS
+            # Along y there are heads and the like; only x depends on how many tokens there are.
+            if axis != "blockIdx.x" and not isinstance(extent, tirx.IntImm):
+                raise StageError(f"kernel {gvar.name_hint} has {extent} workgroups along {axis}")
+            if isinstance(extent, tirx.IntImm) and int(extent.value) > most:
+                raise StageError(
+                    f"kernel {gvar.name_hint} has {extent.value} workgroups along {axis}",
+                    why=f"WebGPU devices start {most} at most",
+                )
+
+
+def _extents(func: tirx.PrimFunc) -> list[tuple[str, Any]]:
+    """Workgroups along each axis that a kernel has."""
+    found: list[tuple[str, Any]] = []
+
+    def visit(loop: tirx.For) -> None:
+        axis = "" if loop.thread_binding is None else str(loop.thread_binding.thread_tag)
+        if axis.startswith("blockIdx."):
+            found.append((axis, loop.extent))
+
+    tvm_ffi.structural_walk(func.body, (tirx.For, visit), order="pre")
+    return found
+
+
+def memory_needs(mod: tvm.IRModule, attention: AttentionSpec, limits: Limits) -> dict[str, int]:
+    """Limits for the cache and for what a module with planned memory allocates; {} mostly.
+
+    Each is a buffer of its own, bound as a whole. Raises ResourceError for what no browser binds.
+    """
+    tokens = -(-limits.context_window_size // _PAGE) * _PAGE
+    row = (
+        2 * attention.kv_heads * attention.head_dim * {"float16": 2, "float32": 4}[limits.kv_dtype]
+    )
+    sizes = [
+        ("a layer of the KV cache", tokens * row, "lower runtime.context_window_size"),
+        *(
+            (f"a buffer of {gvar.name_hint}", size, "lower runtime.prefill_chunk_size")
+            for gvar, func in mod.functions.items()
+            if isinstance(func, relax.Function)
+            for size in planned_sizes(func)
+        ),
+    ]
+    what, largest, hint = max(sizes, key=lambda entry: entry[1])
+    if largest > MAX_BINDING_BYTES:
+        raise ResourceError(
+            f"{what} takes {format_bytes(largest)}",
+            why=f"browsers bind {format_bytes(MAX_BINDING_BYTES)} to a shader at most",
+            hint=hint,
+        )
+    if largest <= DEFAULT_BINDING_BYTES:
+        return {}
+    return {"maxStorageBufferBindingSize": largest, "maxBufferSize": largest}
+
+
+def planned_sizes(func: relax.Function) -> list[int]:
+    """Bytes of each buffer that a function allocates."""
+    sizes: list[int] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call) and getattr(node.op, "name", "") == _ALLOCATE:
+            size = node.args[0].values[0]
+            # What has no bound in the module is small, such as the ids of a bias.
+            sizes.append(int(size) if isinstance(size, tirx.IntImm) else 0)
+
+    relax.analysis.post_order_visit(func, visit)
+    return sizes
+
+
+def planned_bytes(mod: tvm.IRModule) -> int:
+    """Bytes that the hungriest function of a module with planned memory takes for its values."""
+    functions = mod.functions.values()
+    return max(sum(planned_sizes(f)) for f in functions if isinstance(f, relax.Function))
+
+
+def _shaders(source: str) -> Iterator[tuple[str, str]]:
+    """Names and texts; TVM heads every shader with its name, sometimes twice."""
+    parts = _SHADER.split(source)[1:]
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    found = [(name, text) for name, text in pairs if "@compute" in text]
+    if len(found) != source.count("@compute"):
         raise InternalError("a library's shaders do not begin with their names")
-    yield from parts
+    yield from found
 
 
 def _feature(extension: str) -> str:

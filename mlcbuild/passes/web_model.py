@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +15,10 @@ from tvm.relax.frontend.nn.llm.kv_cache import RopeMode, TIRPagedKVCache
 
 from mlcbuild.errors import InternalError, StageError
 from mlcbuild.kernels.webgpu.rope import split_rotary
-from mlcbuild.nn.attention import ATTENTION_CALL
-from mlcbuild.passes.editor import (
-    Emitter,
-    FunctionEditor,
-    op_name,
-    shape_of,
-    tensor_type,
-)
+from mlcbuild.passes.editor import FunctionEditor, op_name
 from mlcbuild.passes.export_model import export_model
 from mlcbuild.passes.sampling_functions import add_sampling
+from mlcbuild.passes.web_kv_dtype import set_kv_dtype
 from mlcbuild.spec.attention import AttentionSpec
 from mlcbuild.spec.limits import Limits
 
@@ -71,7 +65,7 @@ def build_web_module(source: WebInput, target: Any) -> tvm.IRModule:
         )
     mod, names = export_model(source.model, MODEL_FUNCTIONS, _SIZES)
     params = _params(mod, names)
-    mod = _set_kv_dtype(mod, limits.kv_dtype)
+    mod = set_kv_dtype(mod, limits.kv_dtype)
     mod.update(_cache_module(attention, limits.kv_dtype, target))
     if target.kind.name != "llvm":
         mod = add_sampling(mod, source.vocab_size)
@@ -109,35 +103,6 @@ def _metadata(source: WebInput, params: list[dict[str, Any]]) -> dict[str, Any]:
         "params": params,
         "memory_usage": {},
     }
-
-
-def _set_kv_dtype(mod: tvm.IRModule, dtype: str) -> tvm.IRModule:
-    """Attention over a cache of ``dtype``; what the layers compute with stays as it is."""
-    if dtype == "float32":
-        return mod
-    out = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
-    for gvar, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            out[gvar] = _edit(func, lambda value, emitter: _cast_attention(value, emitter, dtype))
-    return relax.transform.Normalize()(out)
-
-
-def _edit(func: Any, rewrite: Callable[[Any, Emitter], Any]) -> Any:
-    editor, emitter = FunctionEditor(func), Emitter("kv")
-    for var, value in editor.bindings:
-        emitter.bindings.append((var, rewrite(value, emitter)))
-    return editor.build(emitter.bindings)
-
-
-def _cast_attention(value: Any, emitter: Emitter, dtype: str) -> Any:
-    if op_name(value) != "relax.call_dps_packed" or value.args[0].global_symbol != ATTENTION_CALL:
-        return value
-    *head, qkv = value.args[1].fields
-    narrow = emitter.emit(relax.op.astype(qkv, dtype), tensor_type(shape_of(qkv), dtype))
-    out_ty = value.ty_args[0]
-    narrow_ty = tensor_type(list(out_ty.shape.values), dtype)
-    call = relax.call_dps_packed(ATTENTION_CALL, [*head, narrow], out_ty=narrow_ty)
-    return relax.op.astype(emitter.emit(call, narrow_ty), str(out_ty.dtype))
 
 
 class _CacheMaker(nn.Module):  # type: ignore[misc]
@@ -189,9 +154,21 @@ class _CacheMaker(nn.Module):  # type: ignore[misc]
         )
 
 
+def _tile_target(target: Any) -> Any:
+    """The target that the tiles of attention are chosen for.
+
+    TVM chooses them to fit a workgroup's memory for this kind of device alone; for WebGPU they are
+    larger than what every device has. The kernels are the same: they are compiled for ``target``.
+    """
+    if target.kind.name == "llvm":
+        return target
+    names = ("max_shared_memory_per_block", "max_num_threads")
+    return tvm.target.Target({"kind": "metal", **{name: target.attrs[name] for name in names}})
+
+
 def _cache_module(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRModule:
     """The function that makes a cache, and the kernels that the cache calls."""
-    module = _CacheMaker(attention, dtype, target)
+    module = _CacheMaker(attention, dtype, _tile_target(target))
     sizes = (
         "max_batch_size",
         "max_total_seq_len",
@@ -203,19 +180,31 @@ def _cache_module(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRMo
     spec = nn.spec.ModuleSpec.from_raw(
         {CREATE_CACHE: {**dict.fromkeys(sizes, int), "$": plain}}, module
     )
-    mod, _ = module.export_tvm(spec=spec)
+    try:
+        mod, _ = module.export_tvm(spec=spec)
+    except ValueError as error:  # TVM's, where no tile fits
+        raise StageError(
+            f"attention over heads of {attention.head_dim} does not fit a browser's device",
+            why=str(error),
+            hint='set runtime.kv_dtype to "float16"' if dtype == "float32" else None,
+        ) from error
     rotary = [gvar for gvar in mod.functions if gvar.name_hint == _TVM_ROTARY]
     if len(rotary) != 1:
         raise InternalError(f"TVM's paged cache has no kernel {_TVM_ROTARY}")
     mod[rotary[0]] = split_rotary(attention, dtype).with_attr("global_symbol", _TVM_ROTARY)
     unused: list[Any] = []
-    mod[CREATE_CACHE] = _edit(mod[CREATE_CACHE], lambda value, _: _without_unused(value, unused))
+    mod[CREATE_CACHE] = _edit_cache(mod[CREATE_CACHE], unused)
     functions = {
         gvar: _without_inline_rotation(func) if isinstance(func, tirx.PrimFunc) else func
         for gvar, func in mod.functions.items()
         if gvar not in unused
     }
     return relax.transform.Normalize()(tvm.IRModule(functions))
+
+
+def _edit_cache(func: Any, unused: list[Any]) -> Any:
+    editor = FunctionEditor(func)
+    return editor.build([(var, _without_unused(value, unused)) for var, value in editor.bindings])
 
 
 def _without_unused(value: Any, unused: list[Any]) -> Any:

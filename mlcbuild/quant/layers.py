@@ -10,7 +10,7 @@ from tvm.relax.frontend.nn import Tensor, op
 
 from mlcbuild.errors import InternalError
 from mlcbuild.kernels.tagged import tagged
-from mlcbuild.nn.layers import Embedding, Linear
+from mlcbuild.nn.layers import Embedding, GatedMLP, Linear
 from mlcbuild.spec.layout import Layout, padded
 from mlcbuild.spec.scheme import QuantScheme
 
@@ -38,6 +38,9 @@ class Packing:
         """The layer over a packed table."""
         return PackedEmbedding(layer, self)
 
+    def gated(self, layer: GatedMLP) -> None:
+        """Nothing: the kernels take a gated MLP in its parts."""
+
 
 class LayerPacking(Protocol):
     """A way to hold the weights of a scheme."""
@@ -51,6 +54,9 @@ class LayerPacking(Protocol):
 
     def embedding(self, layer: Embedding) -> nn.Module:
         """What takes the place of ``layer``."""
+
+    def gated(self, layer: GatedMLP) -> nn.Module | None:
+        """What takes the place of ``layer``; None if its parts are replaced one by one."""
 
 
 def _placeholder(shape: tuple[Any, ...], dtype: str) -> Tensor:
@@ -194,6 +200,9 @@ def rewrite_layers(module: nn.Module, packing: LayerPacking) -> int:
             holder[key] = packing.linear(child)
         elif isinstance(child, Embedding):
             holder[key] = packing.embedding(child)
+        elif isinstance(child, GatedMLP) and (whole := packing.gated(child)) is not None:
+            holder[key] = whole
+            count += 1  # two layers
         elif isinstance(child, nn.Module | nn.ModuleList):
             count += rewrite_layers(child, packing)
             continue

@@ -13,7 +13,8 @@ from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
-from mlcbuild.nn.layers import Embedding, Linear
+from mlcbuild.kernels.webgpu.linear import DEQUANTIZE, MATRIX_ATTRIBUTE, PRODUCT
+from mlcbuild.nn.layers import Embedding, GatedMLP, Linear
 from mlcbuild.spec.layout import padded
 from mlcbuild.spec.scheme import QuantScheme
 
@@ -36,6 +37,10 @@ class RowPacking:
     def embedding(self, layer: Embedding) -> nn.Module:
         """The table over rows of weights."""
         return RowEmbedding(layer, self.scheme)
+
+    def gated(self, layer: GatedMLP) -> nn.Module | None:
+        """The gated MLP over rows of weights."""
+        return RowGatedMLP(layer, self.scheme)
 
 
 class _RowMatrix(nn.Module):
@@ -76,21 +81,25 @@ class _RowMatrix(nn.Module):
 
     def multiply(self, x: Tensor) -> Tensor:
         """X [b, n, in_features] -> float32 [b, n, out_features]."""
+        return op.tensor_expr_op(self._product, "linear", [x, *self._weights()])
 
-        def product(x: te.Tensor, *weights: te.Tensor) -> te.Tensor:
-            matrix = te.compute(
-                (self.out_features, self.in_features),
-                lambda row, column: self._value(weights, row, column),
-                name="dequantize",
-            )
-            column = te.reduce_axis((0, self.in_features), name="k")
-            return te.compute(
-                (*x.shape[:-1], self.out_features),
-                lambda *i: te.sum(x(*i[:-1], column) * matrix[i[-1], column], axis=column),
-                name="NT_matmul",
-            )
-
-        return op.tensor_expr_op(product, "linear", [x, *self._weights()])
+    def _product(self, x: te.Tensor, *weights: te.Tensor) -> te.Tensor:
+        scheme = self.scheme
+        codes = [scheme.bits, scheme.group_size, scheme.zero_point]
+        matrix = te.compute(
+            (self.out_features, self.in_features),
+            lambda row, column: self._value(weights, row, column),
+            name=DEQUANTIZE,
+            attrs={MATRIX_ATTRIBUTE: codes} if scheme.is_integer else None,
+        )
+        column = te.reduce_axis((0, self.in_features), name="k")
+        return te.compute(
+            (*x.shape[:-1], self.out_features),
+            lambda *i: te.sum(
+                x(*i[:-1], column).astype("float32") * matrix[i[-1], column], axis=column
+            ),
+            name=PRODUCT,
+        )
 
     def take(self, token_ids: Tensor) -> Tensor:
         """Rows by int32 id [n] -> float32 [n, in_features]."""
@@ -116,6 +125,39 @@ class RowLinear(_RowMatrix):
         """[b, n, in_features] -> [b, n, out_features]."""
         y = self.multiply(x)
         return y if self.bias is None else y + self.bias
+
+    def gate(self, x: Tensor) -> Tensor:
+        """``silu(first half) * second half``: [b, n, in] -> float32 [b, n, out / 2]."""
+        half = self.out_features // 2
+        bias = [] if self.bias is None else [self.bias]
+
+        def gated(x: te.Tensor, *rest: te.Tensor) -> te.Tensor:
+            product = self._product(x, *rest[: len(rest) - len(bias)])
+
+            def value(rows: tuple[Any, ...], column: Any) -> Any:
+                at = product(*rows, column)
+                return at + rest[-1][column] if bias else at
+
+            def element(*i: Any) -> Any:
+                gate = value(i[:-1], i[-1])
+                return gate * tirx.sigmoid(gate) * value(i[:-1], i[-1] + half)
+
+            return te.compute((*x.shape[:-1], half), element, name="gate")
+
+        return op.tensor_expr_op(gated, "gated_linear", [x, *self._weights(), *bias])
+
+
+class RowGatedMLP(nn.Module):
+    """``GatedMLP`` over rows of weights: one kernel makes both halves and multiplies them."""
+
+    def __init__(self, mlp: GatedMLP, scheme: QuantScheme) -> None:
+        super().__init__()
+        self.gate_up_proj = RowLinear(mlp.gate_up_proj, scheme)
+        self.down_proj = RowLinear(mlp.down_proj, scheme)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[b, n, features] -> the same shape."""
+        return self.down_proj(self.gate_up_proj.gate(x))
 
 
 class RowEmbedding(_RowMatrix):

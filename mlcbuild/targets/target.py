@@ -133,6 +133,10 @@ class WasmTarget(PlanTarget):
     each holds the kernels of every variant that runs where it does.
     """
 
+    def capabilities(self) -> tuple[tuple[str, Capabilities], ...]:
+        """None of a CPU: the engine that runs a module takes it or not."""
+        return ()
+
     @property
     def runtime_file(self) -> str:
         """The module that runs on most hosts: that of the last variant."""

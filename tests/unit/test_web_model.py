@@ -16,7 +16,7 @@ from mlcbuild.spec.scheme import QuantScheme
 from tests.conftest import Arrays
 from tests.contract.memory_checkpoint import MemoryCheckpoint
 from tests.parity import tiny_llama
-from tests.unit.web_runner import CPU, WebRunner, stored_params, web_module
+from tests.unit.web_runner import CPU, WebRunner, on_cpu, stored_params, web_module
 
 CHUNKS = (20, 1, 13, 1, 1, 12)  # of the reference's 48 tokens: prefill, decode, prefill again
 WEB_SCHEMES = ("q0f32", "q0f16", "q4f32_1", "q4f16_1")
@@ -41,7 +41,7 @@ def test_logits_are_those_of_transformers(
 ) -> None:
     scheme = SCHEMES["q0f32"]
     params = stored_params(checkpoint_of(variant), variant, scheme, tmp_path / "nk")
-    runner = WebRunner(web_module(variant, scheme, CPU), params)
+    runner = WebRunner(on_cpu(web_module(variant, scheme, CPU)), params)
     found = logits_of_chunks(runner, tiny_reference["ids"])
     expected = tiny_reference[f"logits_{variant}"][np.cumsum(CHUNKS) - 1]
     assert np.abs(found - expected).max() < 1e-4
@@ -67,10 +67,10 @@ def test_what_a_scheme_stores_is_what_is_computed_with(
     checkpoint = checkpoint_of("tied")
     params = stored_params(checkpoint, "tied", scheme, tmp_path / "nk")
     found = logits_of_chunks(
-        WebRunner(web_module("tied", scheme, CPU), params), tiny_reference["ids"]
+        WebRunner(on_cpu(web_module("tied", scheme, CPU)), params), tiny_reference["ids"]
     )
     plain = stored_params(meant(scheme), "tied", exact, tmp_path / "exact")
-    runner = WebRunner(web_module("tied", exact, CPU), plain)
+    runner = WebRunner(on_cpu(web_module("tied", exact, CPU)), plain)
     expected = logits_of_chunks(runner, tiny_reference["ids"])
     tolerance = 1e-4 if scheme.kv_dtype == "float32" else 5e-3
     assert np.abs(found - expected).max() < tolerance

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor
 
 from mlcbuild.nn.layers import Embedding, Linear
-from mlcbuild.passes.compile_web import kernel_passes
 from mlcbuild.quant import groupwise
 from mlcbuild.quant.layers import rewrite_layers
 from mlcbuild.quant.quantize import quantize_checkpoint
@@ -23,7 +21,7 @@ from mlcbuild.weights.mapping import ParamRule
 from mlcbuild.weights.reader import open_params
 from tests.contract.memory_checkpoint import random_checkpoint
 from tests.unit.kernel_runner import Array
-from tests.unit.wgsl_runner import TARGET, run_function
+from tests.unit.wgsl_runner import run_function, scheduled
 
 # A last group that is not full, and rows that no tile divides.
 WIDTH, OUT, VOCAB = 176, 100, 70
@@ -62,8 +60,7 @@ def kernels(scheme: QuantScheme, rows: int) -> Any:
         model,
     )
     mod, _ = model.export_tvm(spec=spec)
-    with TARGET:
-        return tvm.transform.Sequential(kernel_passes(TARGET))(mod)
+    return scheduled(mod)
 
 
 def meant(values: Array, scheme: QuantScheme) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,20 @@ PAGE_SIZE = 16
 
 def web_module(variant: str, scheme: QuantScheme, target: Any, *, window: int = 0) -> Any:
     """The web module of a variant of ``tests.parity.tiny_llama``."""
-    config = dict(tiny_llama.VARIANTS[variant])
+    limits = replace(LIMITS, kv_dtype=scheme.kv_dtype)
+    return module_of(tiny_llama.VARIANTS[variant], scheme, target, limits, window=window)
+
+
+def module_of(
+    hf_config: Mapping[str, Any],
+    scheme: QuantScheme,
+    target: Any,
+    limits: Limits,
+    *,
+    window: int = 0,
+) -> Any:
+    """The web module of a model with this config.json."""
+    config = dict(hf_config)
     architecture = get_architecture(config["model_type"])
     parsed = architecture.config.read_config(config)
     model = architecture.model.Model(parsed)
@@ -41,7 +55,7 @@ def web_module(variant: str, scheme: QuantScheme, target: Any, *, window: int = 
         WebInput(
             model=model,
             attention=attention,
-            limits=replace(LIMITS, kv_dtype=scheme.kv_dtype),
+            limits=limits,
             model_type=config["model_type"],
             scheme=scheme.name,
             vocab_size=parsed.vocab_size,
@@ -62,12 +76,16 @@ def stored_params(
     return {name: params.read(name) for name in params.tensors}
 
 
-class WebRunner:
-    """One sequence of a compiled web module."""
+def on_cpu(module: Any) -> Any:
+    """The executable of a web module for this machine's CPU."""
+    return compile_web(module, CPU)
 
-    def __init__(self, module: Any, params: dict[str, Array]) -> None:
-        self._device = tvm.cpu()
-        self.vm = relax.VirtualMachine(compile_web(module, CPU), self._device)
+
+class WebRunner:
+    """One sequence of a web module's executable."""
+
+    def __init__(self, executable: Any, params: dict[str, Array]) -> None:
+        self.vm = relax.VirtualMachine(executable, tvm.cpu())
         self._params = [tvm.runtime.tensor(np.ascontiguousarray(v)) for v in params.values()]
         sizes = (1, LIMITS.context_window_size, LIMITS.prefill_chunk_size, PAGE_SIZE, 0)
         shapes = [tvm.runtime.ShapeTuple([size]) for size in sizes]

@@ -1,6 +1,7 @@
 """Runs WebGPU kernels on this machine: wgpu-native over Mesa's software Vulkan.
 
-The device has nothing but WebGPU's default limits and float16 where the adapter has it.
+The device has nothing but WebGPU's default limits and float16 where the adapter has it. A shader
+gets what TVM's host code would give it: its launch is read from the lowered host function.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 
+from mlcbuild.passes.compile_web import kernel_passes
 from tests.unit.kernel_runner import Array
 
-TARGET = tvm.target.Target({"kind": "webgpu"}, host={"kind": "llvm"})
+TARGET = tvm.target.Target(
+    {"kind": "webgpu", "max_shared_memory_per_block": 16384}, host={"kind": "llvm"}
+)
+_GROUPS_PER_DIMENSION = 65535
+# Where a tensor may begin anywhere in its memory, it does not begin at the front.
+_OFFSET = 3
 _BINDING = re.compile(r"@binding\((\d+)\) var<storage, (read|read_write)> (\w+)_ptr")
 _UNIFORM = re.compile(r"@binding\((\d+)\) var<uniform>")
-_EXTENT = re.compile(r'T\.thread_binding\((.+), thread="blockIdx\.([xyz])"\)')
 _PODS = re.compile(r"struct PODArgs \{(.*?)\}", re.DOTALL)
+_HEADER = re.compile(r"^// Function: (\w+)_kernel$", re.MULTILINE)
 
 
 @functools.cache
@@ -40,103 +48,214 @@ def device() -> Any:
 
 
 @dataclass(frozen=True)
-class Shader:
-    """The shader of a kernel: bindings by the names of its arguments, scalars in order."""
+class Launch:
+    """What the host code of a kernel computes for its shader."""
 
-    pipeline: Any
-    bindings: dict[str, tuple[int, bool]]
-    uniform: int
-    scalars: tuple[str, ...]
+    binds: tuple[tuple[str, Any], ...]
+    extents: Mapping[str, Any]  # by blockIdx.x ...
+
+    def grid(self, values: dict[str, Any]) -> tuple[int, int]:
+        """Workgroups along x and y; ``values`` gets what the host code names on the way."""
+        for name, expr in self.binds:
+            value = _number(expr, values)
+            if value is not None:
+                values.setdefault(name, value)
+        sizes = [_number(self.extents.get(f"blockIdx.{axis}", 1), values) for axis in "xy"]
+        assert None not in sizes
+        return int(sizes[0] or 0), int(sizes[1] or 0)
+
+
+def _number(expr: Any, values: Mapping[str, Any]) -> int | None:
+    """The value of an integer expression; None if it reads more than ``values``."""
+    if isinstance(expr, int):
+        return expr
+    unknown: list[str] = []
+
+    def replace(var: Any) -> Any:
+        if var.name not in values:
+            unknown.append(var.name)
+            return var
+        return tirx.const(int(values[var.name]), str(var.ty.dtype))
+
+    if not isinstance(expr, tirx.Var | tirx.IntImm) and "tvm_struct_get" in str(expr):
+        return None
+    known = tvm_ffi.structural_map(expr, (tirx.Var, replace))
+    value = None if unknown else tvm.sym.Analyzer().simplify(known)
+    return int(value.value) if isinstance(value, tirx.IntImm) else None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel and its shader: bindings by the names of its arguments, scalars in order."""
+
+    func: tirx.PrimFunc
+    code: str
+    launch: Launch
+
+    @functools.cached_property
+    def pipeline(self) -> Any:
+        (name,) = re.findall(r"^fn (\w+)\(", self.code, re.MULTILINE)
+        return device().create_compute_pipeline(
+            layout="auto",
+            compute={"module": device().create_shader_module(code=self.code), "entry_point": name},
+        )
+
+    @functools.cached_property
+    def bindings(self) -> dict[str, tuple[int, bool]]:
+        """Number, and whether the shader writes to it."""
+        return {
+            name: (int(number), kind == "read_write")
+            for number, kind, name in _BINDING.findall(self.code)
+        }
+
+    @functools.cached_property
+    def uniform(self) -> tuple[int, list[tuple[str, str]]]:
+        """Number, and the fields (name, type)."""
+        pods, number = _PODS.search(self.code), _UNIFORM.search(self.code)
+        assert pods is not None
+        assert number is not None
+        fields = [field.split(":") for field in pods.group(1).split(",")]
+        return int(number.group(1)), [(name.strip(), kind.strip()) for name, kind in fields]
+
+    @functools.cached_property
+    def params(self) -> tuple[list[Any], list[Any]]:
+        """Tensor arguments, and scalar ones."""
+        params = list(self.func.params)
+        tensors = [param for param in params if hasattr(param.ty, "shape")]
+        return tensors, [param for param in params if not hasattr(param.ty, "shape")]
+
+    def values(self, shapes: Sequence[Sequence[int]], scalars: Sequence[Any]) -> dict[str, Any]:
+        """What the host code knows: dimensions, offsets and scalar arguments by name."""
+        tensors, numbers = self.params
+        found = {str(p.name): value for p, value in zip(numbers, scalars, strict=True)}
+        for param, shape in zip(tensors, shapes, strict=True):
+            sizes = [*zip(param.ty.shape, shape, strict=True), (param.ty.elem_offset, _OFFSET)]
+            found |= {str(size.name): n for size, n in sizes if isinstance(size, tirx.Var)}
+        return found
+
+    def offset(self, index: int) -> int:
+        """Elements in front of the tensor argument ``index``."""
+        return _OFFSET if isinstance(self.params[0][index].ty.elem_offset, tirx.Var) else 0
+
+    def arguments(
+        self, shapes: Sequence[Sequence[int]], scalars: Sequence[Any]
+    ) -> tuple[tuple[int, int, int], bytes]:
+        """The grid, and the contents of the uniform buffer."""
+        values = self.values(shapes, scalars)
+        x, y = self.launch.grid(values)
+        values["packGridDimX"] = x - 1
+        words = b"".join(
+            struct.pack("<f" if kind == "f32" else "<i", values[name])
+            for name, kind in self.uniform[1]
+        )
+        z = -(-x // _GROUPS_PER_DIMENSION)  # what is too long goes along z, as the client does it
+        return (x if z == 1 else _GROUPS_PER_DIMENSION, y, z), words + bytes(-len(words) % 16)
+
+    def bind(self, buffers: Sequence[Any], words: bytes) -> Any:
+        """A bind group of GPU buffers for the tensor arguments; unread ones are left out."""
+        import wgpu
+
+        uniform = device().create_buffer_with_data(data=words, usage=wgpu.BufferUsage.UNIFORM)
+        names = [str(param.name) for param in self.params[0]]
+        places = [
+            (self.bindings[name][0], buffer)
+            for name, buffer in zip(names, buffers, strict=True)
+            if name in self.bindings
+        ]
+        return device().create_bind_group(
+            layout=self.pipeline.get_bind_group_layout(0),
+            entries=[
+                {
+                    "binding": number,
+                    "resource": {"buffer": buffer, "offset": 0, "size": buffer.size},
+                }
+                for number, buffer in [*places, (self.uniform[0], uniform)]
+            ],
+        )
+
+    def run(self, arrays: Sequence[Array], scalars: Sequence[Any] = ()) -> None:
+        """Runs on ``arrays``, the tensor arguments in order; what it writes is in them then."""
+        import wgpu
+
+        flags = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
+        buffers = [
+            device().create_buffer_with_data(
+                data=_bytes(array, self.offset(index) * array.itemsize), usage=flags
+            )
+            for index, array in enumerate(arrays)
+        ]
+        grid, words = self.arguments([array.shape for array in arrays], scalars)
+        encoder = device().create_command_encoder()
+        step = encoder.begin_compute_pass()
+        step.set_pipeline(self.pipeline)
+        step.set_bind_group(0, self.bind(buffers, words))
+        step.dispatch_workgroups(*grid)
+        step.end()
+        device().queue.submit([encoder.finish()])
+        for index, param in enumerate(self.params[0]):
+            if self.bindings.get(str(param.name), (0, False))[1]:
+                array = arrays[index]
+                found = np.frombuffer(device().queue.read_buffer(buffers[index]), array.dtype)
+                begin = self.offset(index)
+                array[...] = found[begin : begin + array.size].reshape(array.shape)
+
+
+def _bytes(array: Array, front: int) -> bytes:
+    """The memory of an array behind ``front`` bytes, filled up to a whole and positive size."""
+    data = bytes(front) + array.tobytes()
+    return data + bytes(max(-len(data) % 4, 4 - len(data)))
+
+
+def compile_kernels(mod: tvm.IRModule) -> dict[str, Kernel]:
+    """Every kernel of a module, by name, as the module's library has it."""
+    funcs = {
+        gvar.name_hint: func.with_attr("global_symbol", gvar.name_hint)
+        for gvar, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc) and "tirx.is_host_func" not in (func.attrs or {})
+    }
+    library = tvm.compile(tvm.IRModule(funcs), TARGET)
+    (module,) = library.mod.imports
+    _, *rest = _HEADER.split(str(module.inspect_source()))
+    codes = dict(zip(rest[::2], rest[1::2], strict=True))
+    bound = tirx.transform.BindTarget(TARGET)(tvm.IRModule(funcs))
+    with TARGET:
+        lowered = tirx.get_tir_pipeline("s_tir")[0](bound)
+    return {name: Kernel(func, codes[name], _launch(lowered[name])) for name, func in funcs.items()}
+
+
+def _launch(host: tirx.PrimFunc) -> Launch:
+    binds: list[tuple[str, Any]] = []
+    calls: list[Any] = []
+
+    def visit(node: Any) -> None:
+        kind = type(node).__name__
+        if kind == "Bind":
+            binds.append((str(node.var.name), node.value))
+        elif kind == "Call" and str(getattr(node.op, "name", "")) == "tirx.call_ffi_kernel":
+            calls.append(node)
+
+    tvm_ffi.structural_walk(host.body, (object, visit), order="pre")
+    (call,) = calls
+    axes = [str(axis) for axis in call.attrs["launch_params"]]
+    extents = list(call.args)[len(call.args) - len(axes) :]
+    return Launch(tuple(binds), dict(zip(axes, extents, strict=True)))
 
 
 @functools.cache
-def shader_of(func: tirx.PrimFunc) -> Shader:
-    """Compiles a kernel with TVM, and its shader for the device."""
-    named = func.with_attr("global_symbol", "kernel")
-    library = tvm.compile(tvm.IRModule({"kernel": named}), TARGET)
-    (module,) = library.mod.imports
-    code = str(module.inspect_source())
-    pods, uniform = _PODS.search(code), _UNIFORM.search(code)
-    assert pods is not None
-    assert uniform is not None
-    bindings = {
-        name: (int(number), kind == "read_write") for number, kind, name in _BINDING.findall(code)
-    }
-    pipeline = device().create_compute_pipeline(
-        layout="auto",
-        compute={
-            "module": device().create_shader_module(code=code),
-            "entry_point": "kernel_kernel",
-        },
-    )
-    names = tuple(field.split(":")[0].strip() for field in pods.group(1).split(","))
-    return Shader(pipeline, bindings, int(uniform.group(1)), names)
+def kernel_of(func: tirx.PrimFunc) -> Kernel:
+    """Compiles one kernel."""
+    return compile_kernels(tvm.IRModule({"kernel": func}))["kernel"]
 
 
-def _grid(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> tuple[int, int]:
-    """Workgroups along x and y that a scheduled kernel runs with these dimensions."""
-
-    class Numbers:
-        int32 = int64 = int
-
-    found = {"x": 1, "y": 1}
-    for extent, axis in _EXTENT.findall(func.script()):
-        found[axis] = int(eval(extent, {"T": Numbers}, dict(sizes)))
-    return found["x"], found["y"]
-
-
-def run_kernel(func: tirx.PrimFunc, arrays: Sequence[Array], scalars: Sequence[int] = ()) -> None:
+def run_kernel(func: tirx.PrimFunc, arrays: Sequence[Array], scalars: Sequence[Any] = ()) -> None:
     """Runs a kernel on ``arrays``, its tensor arguments in order; what it writes is in them."""
-    import wgpu
-
-    usage = wgpu.BufferUsage
-    shader = shader_of(func)
-    queue = device().queue
-    plain = [param for param in func.params if hasattr(param.ty, "shape")]
-    named = dict(zip((str(param.name) for param in plain), arrays, strict=True))
-    numbers = [str(param.name) for param in func.params if not hasattr(param.ty, "shape")]
-    sizes = dict(zip(numbers, scalars, strict=True)) | _dimensions(plain, arrays)
-    grid = _grid(func, sizes)
-    sizes["packGridDimX"] = grid[0] - 1
-    words = b"".join(struct.pack("<i", sizes[name]) for name in shader.scalars)
-    words += bytes(-len(words) % 16)
-    flags = usage.STORAGE | usage.COPY_SRC
-    buffers = {
-        name: device().create_buffer_with_data(data=array.tobytes(), usage=flags)
-        for name, array in named.items()
-        if name in shader.bindings
-    }
-    uniform = device().create_buffer_with_data(data=words, usage=usage.UNIFORM)
-    places = [(shader.bindings[name][0], buffer) for name, buffer in buffers.items()]
-    places.append((shader.uniform, uniform))
-    group = device().create_bind_group(
-        layout=shader.pipeline.get_bind_group_layout(0),
-        entries=[
-            {"binding": number, "resource": {"buffer": buffer, "offset": 0, "size": buffer.size}}
-            for number, buffer in places
-        ],
-    )
-    encoder = device().create_command_encoder()
-    step = encoder.begin_compute_pass()
-    step.set_pipeline(shader.pipeline)
-    step.set_bind_group(0, group)
-    step.dispatch_workgroups(*grid, 1)
-    step.end()
-    queue.submit([encoder.finish()])
-    for name, buffer in buffers.items():
-        if shader.bindings[name][1]:
-            found = np.frombuffer(queue.read_buffer(buffer), named[name].dtype)
-            named[name][...] = found.reshape(named[name].shape)
+    kernel_of(func).run(arrays, scalars)
 
 
-def _dimensions(params: Sequence[Any], arrays: Sequence[Array]) -> dict[str, int]:
-    """The values of dynamic dimensions."""
-    found: dict[str, int] = {}
-    for param, array in zip(params, arrays, strict=True):
-        for size, value in zip(param.ty.shape, array.shape, strict=True):
-            if isinstance(size, tirx.Var):
-                found[str(size.name)] = value
-    return found
+def scheduled(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with kernels that are fused and scheduled."""
+    with TARGET:
+        return tvm.transform.Sequential(kernel_passes(TARGET))(module)
 
 
 def run_function(module: tvm.IRModule, name: str, args: Sequence[Any]) -> Any:

@@ -73,7 +73,7 @@ _ROW_TASKS = 16
 
 # Blocks that one row computes at once, and groups that it asks ahead. Blocks of ARM and WebAssembly
 # are four vectors; WebAssembly has no prefetch.
-_ONE_ROW = {"x86": (4, 8), "arm": (2, 8), "wasm": (1, 0)}
+_ONE_ROW = {"x86": (4, 8), "arm": (2, 8), "wasm": (2, 0)}
 
 _NARROW = RowsTile(rows=4, vectors=1, blocks=4, ahead=8)
 _ROWS = {

@@ -103,6 +103,49 @@ class Local:
         self.set(self.value + value)
 
 
+class Vectors:
+    """Vectors of four float32 of each thread, by number; shaders keep them in registers."""
+
+    def __init__(self, count: int) -> None:
+        self._cells = T.sblock_alloc_buffer((4 * count,), "float32", scope="local", layout=None)
+
+    def __getitem__(self, number: int) -> Expr:
+        return self._cells[quad(4 * number)]
+
+    def set(self, number: int, value: Expr) -> None:
+        """Give one a value."""
+        T.buffer_store(self._cells, value, [quad(4 * number)])
+
+    def add(self, number: int, value: Expr) -> None:
+        """Add to one."""
+        self.set(number, self[number] + value)
+
+
+def quad(first: Expr) -> Expr:
+    """The index of four elements; shared and local buffers read only so are of vectors."""
+    return tirx.Ramp(first, 1, 4)
+
+
+def vec4(kind: str, *values: Expr) -> Expr:
+    """WGSL's ``vec4<kind>`` of one value, of four, or of another vector.
+
+    Not TVM's casts and constants of vectors: casts in casts lose their lanes in its code generator.
+    """
+    dtype = {"f32": "float32x4", "i32": "int32x4"}[kind]
+    return tirx.call_pure_extern(dtype, f"vec4<{kind}>", *values)
+
+
+def lane(vector: Expr, number: int) -> Expr:
+    """One element of a vector."""
+    return tirx.Shuffle([vector], [number])
+
+
+def lanes_sum(vector: Expr) -> Expr:
+    """The sum of a vector's elements, in a fixed order."""
+    first, second, third, fourth = (lane(vector, number) for number in range(4))
+    return (first + second) + (third + fourth)
+
+
 @contextmanager
 def when(condition: Expr) -> Iterator[None]:
     """What only the threads with ``condition`` do; nothing in it may need a barrier."""

@@ -8,6 +8,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlcbuild.kernels.webgpu._builder import Expr, dynamic, kernel, select, store
+from mlcbuild.kernels.webgpu.trig import cosine_and_sine
 from mlcbuild.spec.attention import AttentionSpec
 
 
@@ -31,15 +32,16 @@ def split_rotary(spec: AttentionSpec, dtype: str) -> tirx.PrimFunc:
         inv_freq = writer.tensor("inv_freq", (half,), "float32")
 
         def turned(row: Expr, head: Expr, column: Expr) -> Expr:
-            angle = positions[row].astype("float32") * inv_freq[column % half]
+            angle = T.bind(positions[row].astype("float32") * inv_freq[column % half])
+            cosine, sine = cosine_and_sine(angle)
             factor = T.float32(spec.attention_factor)
             other = select(
                 column < half,
                 T.float32(0) - qkv[row, head, column + half].astype("float32"),
                 qkv[row, head, column - half].astype("float32"),
             )
-            value = qkv[row, head, column].astype("float32") * (tirx.cos(angle) * factor)
-            value = value + other * (tirx.sin(angle) * factor)
+            value = qkv[row, head, column].astype("float32") * (cosine * factor)
+            value = value + other * (sine * factor)
             return select(column < rotary, value.astype(dtype), qkv[row, head, column])
 
         with T.grid(rows, heads + 2 * kv_heads, dim) as (i, j, d), T.sblock("rotary"):

@@ -91,6 +91,7 @@ def _assemble(context: ActionContext) -> None:
     notes = [
         *description["notes"],
         *json.loads((context.inputs["config"] / NOTES).read_bytes()),
+        *library["notes"],
         *own_notes,
     ]
     write_client_bundle(

@@ -55,8 +55,14 @@ def web_compile_action(
 def _run(context: ActionContext) -> None:
     import tvm
 
-    from mlcbuild.passes.compile_web import compile_web, planned_bytes
-    from mlcbuild.passes.device_needs import device_needs
+    from mlcbuild.passes.compile_web import compile_web
+    from mlcbuild.passes.device_needs import (
+        check_dispatches,
+        device_needs,
+        memory_needs,
+        planned_bytes,
+    )
+    from mlcbuild.passes.schedule_linear import generic_products
 
     params: dict[str, Any] = dict(context.params)
     target = tvm.target.Target(
@@ -65,17 +71,24 @@ def _run(context: ActionContext) -> None:
     )
     source = _read_model(context, params)
     mod, metadata = _build(source, target)
-    planned: list[int] = []
-    executable = compile_web(mod, target, lambda module: planned.append(planned_bytes(module)))
+    planned: list[Any] = []
+    executable = compile_web(mod, target, planned.append)
+    (planned_mod,) = planned
+    check_dispatches(planned_mod)
     _export(executable, context.out)
     needs = device_needs("\n".join(_shaders(executable.mod)))
     attention: AttentionSpec = source.attention
+    limits = needs.limits | memory_needs(planned_mod, attention, source.limits)
     row = 2 * attention.kv_heads * attention.head_dim * _DTYPE_BYTES[source.limits.kv_dtype]
     library = {
         "metadata": metadata,
-        "needs": {"features": list(needs.features), "limits": needs.limits},
+        "needs": {"features": list(needs.features), "limits": limits},
         "kv_bytes_per_token": attention.layers * row,
-        "scratch_bytes": sum(planned),
+        "scratch_bytes": planned_bytes(planned_mod),
+        "notes": [
+            f"{name} has a generic kernel: {why}"
+            for name, why in generic_products(planned_mod).items()
+        ],
     }
     (context.out / LIBRARY).write_bytes(canonical_json.encode(library))
 

@@ -25,6 +25,7 @@ _UNEXPORTED = (
 )
 COMPILE_FLAGS = (
     "-std=c++17",
+    "-Os",
     "-g0",
     "-DNDEBUG",
     "-Wno-ignored-attributes",
@@ -40,15 +41,14 @@ COMPILE_FLAGS = (
 _TVM, _FFI = "apache-tvm", "apache-tvm-ffi"
 
 
-def web_runtime_action(optimize: str = "-Os") -> Action:
-    """The action whose objects every model's library is linked with; ``optimize`` is a -O flag."""
+def web_runtime_action() -> Action:
+    """The action whose objects every model's library is linked with."""
     return Action(
         stage="web_runtime",
         version=1,
         subject="web",
         run=_run,
         params={
-            "optimize": optimize,
             "units": {name: list(paths) for name, paths in read_units(ROOT).items()},
             "compile_flags": list(COMPILE_FLAGS),
         },
@@ -83,7 +83,7 @@ def _run(context: ActionContext) -> None:
             lines = "".join(f'#include "{path}"\n' for path in paths)
             (tree / f"{name}.unit.cc").write_text(lines, encoding="utf-8")
             # Names are relative: no path of this machine gets into messages.
-            words = [*COMPILE_FLAGS, str(context.params["optimize"]), "-c", f"{name}.unit.cc"]
+            words = [*COMPILE_FLAGS, "-c", f"{name}.unit.cc"]
             run_emcc(context, [*words, "-o", f"{name}.o"], tree)
             shutil.copyfile(tree / f"{name}.o", context.out / f"{name}.o")
             task.advance()

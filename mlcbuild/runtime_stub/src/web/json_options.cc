@@ -10,6 +10,14 @@
 namespace mlcb {
 namespace {
 
+// Whether all of a text is a number of its type.
+template <typename Integer>
+bool read_decimal(const std::string& text, Integer* out) {
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, *out);
+  return parsed.ec == std::errc() && parsed.ptr == end;
+}
+
 template <typename Integer>
 void read(const Json& value, Integer* out) {
   const int64_t number = value.as_int();
@@ -60,6 +68,14 @@ void read_flag(const Json& value, int32_t* out) {
   }
 }
 
+// A number; one that JSON's doubles do not hold exactly comes as a text.
+void read_seed(const Json& value, uint64_t* out) {
+  if (!value.is_string()) return read(value, out);
+  if (!read_decimal(value.as_string(), out)) {
+    throw Error(MLCB_ERROR_ARGUMENT, json_quote(value.as_string()) + " is no seed");
+  }
+}
+
 void read_text(const Json& value, std::string* storage, const char** out) {
   if (value.is_null()) return;
   *storage = value.as_string();
@@ -77,9 +93,7 @@ void read_biases(const Json& value, std::vector<mlcb_logit_bias>* out) {
   if (value.is_object()) {
     for (const auto& [key, bias] : value.members()) {
       int32_t token = 0;
-      const char* end = key.data() + key.size();
-      const auto parsed = std::from_chars(key.data(), end, token);
-      if (parsed.ec != std::errc() || parsed.ptr != end) {
+      if (!read_decimal(key, &token)) {
         throw Error(MLCB_ERROR_ARGUMENT, json_quote(key) + " is no token id");
       }
       out->push_back(read_bias(token, bias));
