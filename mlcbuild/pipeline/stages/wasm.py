@@ -39,6 +39,7 @@ SLOTS = (
 HOOK = "mlcb_kernel_error_hook"
 SHIM = "src/exec/kernel_shim.c"
 WEB = ROOT / "platform" / "web"
+PAGE = "index.html"  # lies at the bundle's root, and refers to what stays in platform/web
 
 
 def wasm_runtime_action(target: WasmTarget) -> Action:
@@ -129,7 +130,9 @@ def _compile(context: ActionContext) -> None:
 def _copy_files(context: ActionContext) -> None:
     (context.out / "include").mkdir()
     shutil.copyfile(ROOT / "include" / "mlcb.h", context.out / "include" / "mlcb.h")
-    shutil.copytree(WEB, context.out / "platform" / "web", copy_function=shutil.copyfile)
+    folder = context.out / "platform" / "web"
+    shutil.copytree(WEB, folder, copy_function=shutil.copyfile)
+    (folder / PAGE).rename(context.out / PAGE)
 
 
 def kernel_table(libraries: Sequence[tuple[str, Sequence[str]]], features: Sequence[str]) -> str:
