@@ -68,7 +68,8 @@ test-web: $(READY)
 	    --package typescript@5.9.3 tsc --noEmit --strict --target es2022 \
 	    --module nodenext --lib es2022,dom tests/web/types.mts
 	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION) --target web-wasm32-cpu) && \
-	$(NODE_BIN)/node tests/web/prove_browser.mjs "$$bundle" $(CHROMIUM)
+	$(NODE_BIN)/node tests/web/prove_browser.mjs "$$bundle" $(CHROMIUM) && \
+	$(BIN)/python -m tests.web.prove_page "$$bundle"
 
 test-web-client: $(READY)
 	$(BIN)/mlcbuild make tests/web/smollm2.toml --out .cache/web

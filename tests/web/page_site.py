@@ -112,7 +112,10 @@ class Host:
         while path in self.held:
             await asyncio.sleep(0.01)
         site, _, rest = path.removeprefix("/").partition("/")
-        app = self.sites.get(site, next(iter(self.sites.values())))
+        app = self.sites.get(site)
+        if app is None:
+            await Response(status_code=404)(scope, receive, send)
+            return
         left = self.cut.pop(path, None)
 
         async def send_less(message: Message) -> None:

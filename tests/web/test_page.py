@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mlcbuild.pipeline.stages.wasm import _copy_files
 from mlcbuild.server.file_tree import FileServer
 from tests.unit.web_bundles import (
     CPU_TARGET,
@@ -19,6 +22,7 @@ from tests.unit.web_bundles import (
     write_gpu_bundle,
 )
 from tests.web.page_site import PAGE_FILES, Browser, Host, page_files, plain_tree
+from tests.web.prove_page import load, say, serve
 
 SEND = "document.querySelector('#send')"
 IDLE = f"{SEND}.innerText === 'Send'"
@@ -83,7 +87,7 @@ def start_chat(browser: Browser, host: Host, target: str = GPU_TARGET) -> None:
     browser.wait(CHATTING)
 
 
-def say(browser: Browser, text: str, *, wait: bool = True) -> None:
+def tell(browser: Browser, text: str, *, wait: bool = True) -> None:
     browser.write(text)
     browser.press("Enter", "\r")
     if wait:
@@ -116,7 +120,7 @@ def test_choose_load_and_chat(browser: Browser, host: Host) -> None:
     browser.wait(CHATTING)
     assert browser.evaluate("document.activeElement.id") == "input"
 
-    say(browser, "hello")
+    tell(browser, "hello")
     assert last(browser, ".message.user") == "hello"
     # Text stays text.
     paragraphs = "[...document.querySelectorAll('.message.answer p')].map((p) => p.textContent)"
@@ -128,10 +132,10 @@ def test_choose_load_and_chat(browser: Browser, host: Host) -> None:
         r"10 tokens · \d+(\.\d)? tokens/s · first after \d\.\d+ s", last(browser, ".figures")
     )
     assert browser.text("#status").startswith("Answer: Hello!")
-    say(browser, "code")
+    tell(browser, "code")
     code = "[...document.querySelectorAll('.message.answer pre code')].map((c) => c.textContent)"
     assert browser.evaluate(code) == ["def add(a, b):\n    return a + b"]
-    say(browser, "echo")
+    tell(browser, "echo")
     request = json.loads(last(browser, ".message.answer .text"))
     assert [(m["role"], m["content"][:6]) for m in request["messages"]] == [
         ("user", "hello"),
@@ -143,7 +147,7 @@ def test_choose_load_and_chat(browser: Browser, host: Host) -> None:
     sampling = (request["temperature"], request["top_p"], request["max_tokens"])
     assert sampling == (0.6, 0.95, 512)
     # Long words do not widen the page.
-    say(browser, "x" * 400)
+    tell(browser, "x" * 400)
     browser.window(390, 844)
     assert browser.evaluate("document.documentElement.scrollWidth") <= 390
     assert browser.evaluate("document.querySelector('#log').scrollWidth") <= 390
@@ -152,7 +156,7 @@ def test_choose_load_and_chat(browser: Browser, host: Host) -> None:
 
 def test_stop_settings_and_new_chat(browser: Browser, host: Host) -> None:
     start_chat(browser, host)
-    say(browser, "count", wait=False)
+    tell(browser, "count", wait=False)
     browser.wait("document.querySelector('.message.answer p')?.innerText.length > 40")
     assert browser.evaluate(f"{SEND}.innerText") == "Stop"
     browser.press("Escape")
@@ -173,7 +177,7 @@ def test_stop_settings_and_new_chat(browser: Browser, host: Host) -> None:
     browser.click("#fresh")
     assert browser.evaluate("document.querySelectorAll('.message').length") == 0
     assert browser.evaluate("document.activeElement.id") == "input"
-    say(browser, "echo")
+    tell(browser, "echo")
     request = json.loads(last(browser, ".message.answer .text"))
     assert request["messages"] == [{"role": "system", "content": "Be brief."}]
     assert (request["temperature"], request["top_p"], request["max_tokens"]) == (0, 0.5, 7)
@@ -181,14 +185,14 @@ def test_stop_settings_and_new_chat(browser: Browser, host: Host) -> None:
 
 def test_errors_of_a_chat(browser: Browser, host: Host) -> None:
     start_chat(browser, host)
-    say(browser, "hello")
-    say(browser, "too long")
+    tell(browser, "hello")
+    tell(browser, "too long")
     assert browser.text(".trouble strong") == "The conversation is too long"
     assert browser.evaluate("document.querySelector('#input').value") == "too long"
     browser.click(".trouble button")  # New chat
     assert browser.evaluate("document.querySelectorAll('.message').length") == 0
     browser.evaluate("document.querySelector('#input').value = ''")
-    say(browser, "lose the device")
+    tell(browser, "lose the device")
     assert browser.text(".trouble strong") == "The graphics processor was lost"
     offers = "[...document.querySelectorAll('.trouble button')].map((b) => b.innerText)"
     assert browser.evaluate(offers) == ["Load the model again", "Use the other engine"]
@@ -207,11 +211,11 @@ def test_the_other_engine(browser: Browser, host: Host) -> None:
     browser.click("#load")
     browser.wait(CHATTING)
     assert browser.text("#change") == "Engine: CPU"
-    say(browser, "one two")
+    tell(browser, "one two")
     assert last(browser, ".message.answer .text") == "CPU: one two"
     assert browser.text(".thought summary") == "Thinking"
     assert last(browser, ".figures").endswith("cut off at the longest answer")
-    say(browser, "too long")
+    tell(browser, "too long")
     assert "the window holds 2048" in browser.text(".trouble")
     # The page of the other bundle begins with its own engine.
     open_page(browser, host, "both", CPU_TARGET)
@@ -312,6 +316,25 @@ def test_findings_about_other_browsers(browser: Browser, host: Host) -> None:
     assert "is 134.2 MB, the model needs 268.4 MB" in results[6][0]
 
 
+def test_what_a_bundle_gets_is_complete(tmp_path: Path) -> None:
+    """The page and its modules refer to nothing that assembly does not put there."""
+    _copy_files(SimpleNamespace(out=tmp_path))  # type: ignore[arg-type]
+    page = (tmp_path / "index.html").read_text()
+    references = re.findall(r'(?:href|src)="([^"]+)"', page)
+    assert len(references) >= 3
+    missing = [path for path in references if not (tmp_path / path).is_file()]
+    for module in (tmp_path / "platform" / "web").rglob("*.js"):
+        for path in re.findall(r'^[^/]*(?:from|import) "(\.[^"]+)"', module.read_text(), re.M):
+            if not (module.parent / path).is_file():
+                missing.append(f"{module.name}: {path}")
+    assert missing == []
+    assert sorted(page_files(stubs=False)) == sorted(
+        path.relative_to(tmp_path).as_posix()
+        for path in tmp_path.rglob("*")
+        if path.is_file() and path.parent.name != "include"
+    )
+
+
 def test_what_the_page_is_made_of() -> None:
     """No step of a build, no other host, no HTML made of text."""
     page = (PAGE_FILES / "index.html").read_text()
@@ -323,6 +346,18 @@ def test_what_the_page_is_made_of() -> None:
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text
         )
         assert not re.search(r"https?://(?!www\.w3\.org/)[a-z]", text), path.name
+
+
+def test_the_npm_client_itself(
+    browser: Browser, host: Host, tiny_web_bundle: Callable[[str], Path]
+) -> None:
+    """No stub: it takes the record, and finds what client.js has stored, on a plain host."""
+    page = serve(tiny_web_bundle("q4f32_1"), host)
+    load(browser, page)
+    assert re.match(r"\d+ tokens", say(browser, "Hello!", 8).splitlines()[-1])
+    paths = [path for path, _ in host.asked]
+    assert paths.count(f"/real/{GPU_TARGET}/params_shard_0.bin") == 1
+    assert not [path for path in paths if "/resolve/" in path]
 
 
 # ---- the loader ----------------------------------------------------------------------------------

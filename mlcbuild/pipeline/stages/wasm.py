@@ -39,7 +39,7 @@ SLOTS = (
 HOOK = "mlcb_kernel_error_hook"
 SHIM = "src/exec/kernel_shim.c"
 WEB = ROOT / "platform" / "web"
-PAGE = "index.html"
+PAGE = "index.html"  # lies at the bundle's root, and refers to what stays in platform/web
 
 
 def wasm_runtime_action(target: WasmTarget) -> Action:
@@ -130,9 +130,9 @@ def _compile(context: ActionContext) -> None:
 def _copy_files(context: ActionContext) -> None:
     (context.out / "include").mkdir()
     shutil.copyfile(ROOT / "include" / "mlcb.h", context.out / "include" / "mlcb.h")
-    web = context.out / "platform" / "web"
-    shutil.copytree(WEB, web, copy_function=shutil.copyfile)
-    (web / PAGE).rename(context.out / PAGE)
+    folder = context.out / "platform" / "web"
+    shutil.copytree(WEB, folder, copy_function=shutil.copyfile)
+    (folder / PAGE).rename(context.out / PAGE)
 
 
 def kernel_table(libraries: Sequence[tuple[str, Sequence[str]]], features: Sequence[str]) -> str:

@@ -163,9 +163,10 @@ export class Chat {
     ];
     try {
       const notes = await this.#write(view, messages, sampling, controller.signal);
-      said.push({ role: "user", content }, { role: "assistant", content: view.text });
+      // Of a question without an answer the model is not told: turns alternate.
+      if (view.text !== "") said.push({ role: "user", content }, { role: "assistant", content: view.text });
       view.end(figures(notes));
-      if (said === this.#said) $("status").textContent = `Answer: ${view.text}`;
+      if (said === this.#said) $("status").textContent = view.text === "" ? "No answer." : `Answer: ${view.text}`;
     } catch (error) {
       view.end("");
       if (view.text === "") view.element.remove();
