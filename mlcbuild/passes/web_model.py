@@ -72,7 +72,7 @@ def build_web_module(source: WebInput, target: Any) -> tvm.IRModule:
     mod, names = export_model(source.model, MODEL_FUNCTIONS, _SIZES)
     params = _params(mod, names)
     mod = set_kv_dtype(mod, limits.kv_dtype)
-    mod.update(_cache_module(attention, limits.kv_dtype, target))
+    mod.update(build_cache(attention, limits.kv_dtype, target))
     if target.kind.name != "llvm":
         mod = add_sampling(mod, source.vocab_size)
     mod = _add_metadata(mod, _metadata(source, params))
@@ -209,7 +209,7 @@ def _make_cache(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRModu
     return mod
 
 
-def _cache_module(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRModule:
+def build_cache(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRModule:
     """The function that makes a cache, and the kernels that the cache calls."""
     mod = _cache_kernels(attention, dtype, target)
     _replace(mod, _TVM_ROTARY, split_rotary(attention, dtype))
@@ -287,4 +287,4 @@ def _with_bounds(mod: tvm.IRModule, limits: Limits) -> tvm.IRModule:
     return out
 
 
-__all__ = ["CREATE_CACHE", "MODEL_FUNCTIONS", "WebInput", "build_web_module"]
+__all__ = ["CREATE_CACHE", "MODEL_FUNCTIONS", "WebInput", "build_cache", "build_web_module"]
