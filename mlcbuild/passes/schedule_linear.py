@@ -22,6 +22,7 @@ from mlcbuild.kernels.webgpu.linear import (
     Argument,
     LinearProblem,
     RowMatrix,
+    has_codes,
 )
 from mlcbuild.kernels.webgpu.linear_row import linear_row
 from mlcbuild.kernels.webgpu.linear_tiles import linear_tiles
@@ -152,7 +153,7 @@ def _matrix(dequantize: Any, types: Sequence[Any]) -> RowMatrix:
     if MATRIX_ATTRIBUTE not in dequantize.annotations:
         return RowMatrix(rows, columns, dtype)
     bits, group, zero_point = (int(v) for v in dequantize.annotations[MATRIX_ATTRIBUTE])
-    if bits != 4 or group % 8 or group > 64:
+    if not has_codes(bits, group):
         raise Unsupported(f"the weights are codes of {bits} bits in groups of {group}")
     return RowMatrix(rows, columns, dtype, group, zero_point)
 

@@ -14,7 +14,9 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn.llm.kv_cache import RopeMode, TIRPagedKVCache
 
 from mlcbuild.errors import InternalError, StageError
+from mlcbuild.kernels.webgpu.merge import merge_state
 from mlcbuild.kernels.webgpu.rope import split_rotary
+from mlcbuild.passes.compile_web import check_kernels
 from mlcbuild.passes.editor import FunctionEditor, op_name
 from mlcbuild.passes.export_model import export_model
 from mlcbuild.passes.sampling_functions import add_sampling
@@ -30,7 +32,11 @@ CREATE_CACHE = "create_tir_paged_kv_cache"
 # attention.
 _WINDOW_AND_TREE_KERNELS = (18, 19, 20, 21)
 _LATENT_APPEND = 14
-_TVM_ROTARY = "fused_rope"  # TVM's kernel that ours takes the place of
+# TVM's kernels that ours take the place of. Its merge has a race: on a GPU whose threads do not run
+# in step by 32, some read a sum that others have changed.
+_TVM_ROTARY, _TVM_MERGE = "fused_rope", "tir_attention_merge_state"
+_TVM_DECODE = "batch_decode_paged_kv"
+_DECODE_THREADS = (256, 128, 64)  # of a workgroup: as many as every device has, then fewer
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def build_web_module(source: WebInput, target: Any) -> tvm.IRModule:
     mod, names = export_model(source.model, MODEL_FUNCTIONS, _SIZES)
     params = _params(mod, names)
     mod = set_kv_dtype(mod, limits.kv_dtype)
-    mod.update(_cache_module(attention, limits.kv_dtype, target))
+    mod.update(build_cache(attention, limits.kv_dtype, target))
     if target.kind.name != "llvm":
         mod = add_sampling(mod, source.vocab_size)
     mod = _add_metadata(mod, _metadata(source, params))
@@ -154,21 +160,33 @@ class _CacheMaker(nn.Module):  # type: ignore[misc]
         )
 
 
-def _tile_target(target: Any) -> Any:
-    """The target that the tiles of attention are chosen for.
+def _cache_kernels(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRModule:
+    """TVM's kernels of a cache, with tiles that fit the memory of the target's workgroups.
 
-    TVM chooses them to fit a workgroup's memory for this kind of device alone; for WebGPU they are
-    larger than what every device has. The kernels are the same: they are compiled for ``target``.
+    TVM fits the tiles of prefill for one kind of device alone; for WebGPU they are larger than what
+    every device has. The kernels are the same: they are made for that kind and compiled for
+    ``target``. Those of decoding are not fitted at all: fewer threads take less memory.
     """
     if target.kind.name == "llvm":
-        return target
-    names = ("max_shared_memory_per_block", "max_num_threads")
-    return tvm.target.Target({"kind": "metal", **{name: target.attrs[name] for name in names}})
+        return _make_cache(attention, dtype, target)
+    memory = target.attrs["max_shared_memory_per_block"]
+    for threads in _DECODE_THREADS:
+        limits = {"max_num_threads": threads, "max_threads_per_block": threads}
+        tiles = {"kind": "metal", "max_shared_memory_per_block": memory, **limits}
+        mod = _make_cache(attention, dtype, tvm.target.Target(tiles))
+        decode = {g: f for g, f in mod.functions.items() if g.name_hint == _TVM_DECODE}
+        try:
+            check_kernels(tvm.IRModule(decode), target)
+        except StageError:
+            if threads == _DECODE_THREADS[-1]:
+                raise
+        else:
+            break
+    return mod
 
 
-def _cache_module(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRModule:
-    """The function that makes a cache, and the kernels that the cache calls."""
-    module = _CacheMaker(attention, dtype, _tile_target(target))
+def _make_cache(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRModule:
+    module = _CacheMaker(attention, dtype, target)
     sizes = (
         "max_batch_size",
         "max_total_seq_len",
@@ -188,10 +206,15 @@ def _cache_module(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRMo
             why=str(error),
             hint='set runtime.kv_dtype to "float16"' if dtype == "float32" else None,
         ) from error
-    rotary = [gvar for gvar in mod.functions if gvar.name_hint == _TVM_ROTARY]
-    if len(rotary) != 1:
-        raise InternalError(f"TVM's paged cache has no kernel {_TVM_ROTARY}")
-    mod[rotary[0]] = split_rotary(attention, dtype).with_attr("global_symbol", _TVM_ROTARY)
+    return mod
+
+
+def build_cache(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRModule:
+    """The function that makes a cache, and the kernels that the cache calls."""
+    mod = _cache_kernels(attention, dtype, target)
+    _replace(mod, _TVM_ROTARY, split_rotary(attention, dtype))
+    if target.kind.name != "llvm":
+        _replace(mod, _TVM_MERGE, merge_state(attention.heads, attention.head_dim, dtype))
     unused: list[Any] = []
     mod[CREATE_CACHE] = _edit_cache(mod[CREATE_CACHE], unused)
     functions = {
@@ -200,6 +223,14 @@ def _cache_module(attention: AttentionSpec, dtype: str, target: Any) -> tvm.IRMo
         if gvar not in unused
     }
     return relax.transform.Normalize()(tvm.IRModule(functions))
+
+
+def _replace(mod: tvm.IRModule, name: str, func: tirx.PrimFunc) -> None:
+    """Puts a kernel of our own in the place of TVM's."""
+    found = [gvar for gvar in mod.functions if gvar.name_hint == name]
+    if len(found) != 1:
+        raise InternalError(f"TVM's paged cache has no kernel {name}")
+    mod[found[0]] = func.with_attr("global_symbol", name)
 
 
 def _edit_cache(func: Any, unused: list[Any]) -> Any:
@@ -256,4 +287,4 @@ def _with_bounds(mod: tvm.IRModule, limits: Limits) -> tvm.IRModule:
     return out
 
 
-__all__ = ["CREATE_CACHE", "MODEL_FUNCTIONS", "WebInput", "build_web_module"]
+__all__ = ["CREATE_CACHE", "MODEL_FUNCTIONS", "WebInput", "build_cache", "build_web_module"]

@@ -13,7 +13,7 @@ from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
-from mlcbuild.kernels.webgpu.linear import DEQUANTIZE, MATRIX_ATTRIBUTE, PRODUCT
+from mlcbuild.kernels.webgpu.linear import DEQUANTIZE, MATRIX_ATTRIBUTE, PRODUCT, has_codes
 from mlcbuild.nn.layers import Embedding, GatedMLP, Linear
 from mlcbuild.spec.layout import padded
 from mlcbuild.spec.scheme import QuantScheme
@@ -39,7 +39,9 @@ class RowPacking:
         return RowEmbedding(layer, self.scheme)
 
     def gated(self, layer: GatedMLP) -> nn.Module | None:
-        """The gated MLP over rows of weights."""
+        """The gated MLP over rows of weights; in parts where no kernel makes both halves."""
+        if self.scheme.is_integer and not has_codes(self.scheme.bits, self.scheme.group_size):
+            return None
         return RowGatedMLP(layer, self.scheme)
 
 

@@ -63,6 +63,10 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 KINDS = ("ours", "generic")
+_HEADER = (
+    f"{'model':13s} {'scheme':8s} {'function':13s} {'rows':>4s} {'ours':>13s} {'generic':>13s} "
+    f"{'ratio':>8s}  {'shaders, ours':>14s} {'generic':>14s}"
+)
 
 
 class PlainPacking(RowPacking):
@@ -172,41 +176,43 @@ class Step:
         return time.perf_counter() - begin
 
 
-def compare(model: str, scheme: str, rows: int, rounds: int) -> None:
-    """The table of one model, scheme and number of rows."""
+def compare(model: str, scheme: str, rows: int, rounds: int, details: bool) -> str:
+    """One line of the table; with ``details``, the time of each kernel is printed."""
     name = "batch_decode" if rows == 1 else "batch_prefill"
     steps: dict[str, Step] = {}
     times: dict[str, list[float]] = {}
+    sizes: dict[str, str] = {}
     by_kernel: dict[str, dict[str, list[tuple[float, int, str]]]] = {}
     for kind in KINDS:
         module = module_of(model, scheme, kind == "ours")
         steps[kind] = Step(module, name, rows)
         kernels = steps[kind].kernels
         size = sum(len(kernel.code) for kernel in kernels.values())
-        print(f"{kind}: {len(kernels)} shaders, {size} bytes of WGSL")
+        sizes[kind] = f"{len(kernels)} of {size / 1000:.0f} kB"
         times[kind], by_kernel[kind] = [], {}
         steps[kind].seconds(steps[kind].dispatches)  # compiles the shaders
     for _ in range(rounds):
         for kind, step in steps.items():
             times[kind].append(step.seconds(step.dispatches))
-    for _ in range(max(3, rounds // 2)):
+    for _ in range(max(3, rounds // 2) if details else 0):
         for kind, step in steps.items():
             for one in {d.name for d in step.dispatches}:
                 some = [d for d in step.dispatches if d.name == one]
                 found = by_kernel[kind].setdefault(one, [])
                 found.append((step.seconds(some), len(some), some[0].shape))
     median = {kind: statistics.median(times[kind]) for kind in KINDS}
-    ratio = median["generic"] / median["ours"]
-    print(
-        f"{model} {scheme} {name} rows={rows}: ours {median['ours'] * 1e3:.2f} ms, "
-        f"generic {median['generic'] * 1e3:.2f} ms, {ratio:.2f} x"
-    )
     for kind, kernels_of in by_kernel.items():
         rows_of = []
         for one, runs in kernels_of.items():
             rows_of.append((statistics.median(r[0] for r in runs), one, runs[0][1], runs[0][2]))
         for seconds, one, count, shape in sorted(rows_of, reverse=True):
             print(f"  {kind:8s} {one:40s} {count:4d} x {shape:12s} {seconds * 1e3:9.2f} ms")
+    ratio = median["generic"] / median["ours"]
+    return (
+        f"{model:13s} {scheme:8s} {name:13s} {rows:4d} {median['ours'] * 1e3:10.1f} ms "
+        f"{median['generic'] * 1e3:10.1f} ms {ratio:6.2f} x  {sizes['ours']:>14s} "
+        f"{sizes['generic']:>14s}"
+    )
 
 
 def main() -> int:
@@ -214,14 +220,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default="smollm2-135m,1b")
     parser.add_argument("--schemes", default="q4f16_1,q4f32_1,q0f16,q0f32")
-    parser.add_argument("--rows", default="1,32,128")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rows", default="1,32")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kernels", action="store_true", help="the time of each kernel, too")
     options = parser.parse_args()
-    print(f"adapter: {device().adapter.info['device']}")
+    print(f"adapter: {device().adapter.info['device']}; attention is left out")
+    print(_HEADER)
     for model in options.models.split(","):
         for scheme in options.schemes.split(","):
             for rows in options.rows.split(","):
-                compare(model, scheme, int(rows), options.rounds)
+                line = compare(model, scheme, int(rows), options.rounds, options.kernels)
+                print(line, flush=True)
     return 0
 
 

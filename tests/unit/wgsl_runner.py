@@ -287,6 +287,11 @@ def _call(module: tvm.IRModule, value: Any, value_of: Any) -> Any:
     scalars = [int(item.value) for item in given if not isinstance(item, np.ndarray)]
     (out_ty,) = value.ty_args
     types = [out_ty] if isinstance(out_ty, relax.TensorType) else list(out_ty.fields)
-    outs = [np.zeros([int(s) for s in ty.shape.values], str(ty.dtype)) for ty in types]
+    # A dynamic dimension is the number of rows, the second of the first argument.
+    rows = arrays[0].shape[min(1, arrays[0].ndim - 1)]
+    outs = [
+        np.zeros([int(getattr(size, "value", rows)) for size in ty.shape.values], str(ty.dtype))
+        for ty in types
+    ]
     run_kernel(module[value.args[0]], [*arrays, *outs], scalars)
     return outs[0] if len(outs) == 1 else outs

@@ -15,6 +15,11 @@ PRODUCT = "NT_matmul"
 MATRIX_ATTRIBUTE = "mlcbuild.codes"
 
 
+def has_codes(bits: int | None, group: int | None) -> bool:
+    """Whether the kernels read codes of so many bits in groups of so many columns."""
+    return bits == 4 and group is not None and group % CODES == 0 and group <= 64
+
+
 @dataclass(frozen=True)
 class RowMatrix:
     """Weights [rows, columns]: 4-bit codes with scales, or floats of ``dtype``.

@@ -36,6 +36,7 @@ from mlcbuild.kernels.webgpu.linear import CODES, LinearProblem, RowMatrix
 _THREADS = 64
 # No fewer lanes than a thread has rows, so that there is a thread for each output.
 _MIN_LANES, _MAX_LANES = 4, 16
+_MANY_OUTPUTS = 2048
 _MAX_COLUMNS = 2048  # of x in the workgroup's memory: half of what there is
 _FLOATS = {"float16": 8, "float32": 4}  # 16 bytes
 _MASKS = tuple(15 << 4 * place for place in range(4))
@@ -75,7 +76,8 @@ def row_tiles(problem: LinearProblem) -> RowTiles:
     choices = range(_MIN_LANES, _MAX_LANES + 1)
     best = max(map(busy, choices))
     lanes = max(lanes for lanes in choices if busy(lanes) >= 0.95 * best)
-    per_thread = 4 // len(problem.starts)
+    # Few outputs make few workgroups, which leave a GPU's units idle; more rows use x more often.
+    per_thread = (4 if problem.outputs >= _MANY_OUTPUTS else 2) // len(problem.starts)
     chunks = divide_up(units * unit, _MAX_COLUMNS)
     chunk = divide_up(divide_up(units, chunks), lanes) * lanes
     return RowTiles(unit, lanes, _THREADS // lanes, per_thread, min(chunk, units))
