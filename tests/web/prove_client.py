@@ -73,7 +73,7 @@ def compare_chances(web: Path, desktop: Path, profile: Path, tokens: int) -> boo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundles", type=Path, help="folder with a folder for each scheme")
-    parser.add_argument("--tokens", type=int, default=107, help="of the text (%(default)s)")
+    parser.add_argument("--tokens", type=int, default=57, help="of the text (%(default)s)")
     parser.add_argument("--only", choices=("chances", "greedy"))
     args = parser.parse_args()
     good = True
