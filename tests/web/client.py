@@ -21,9 +21,13 @@ START_SECONDS = 30.0
 
 
 class Client:
-    """The client has loaded the bundle in folder ``bundle``; ``profile`` is the browser's."""
+    """The client has loaded the bundle in folder ``bundle``; ``profile`` is the browser's.
 
-    def __init__(self, bundle: Path, profile: Path) -> None:
+    No call may take longer than ``seconds``.
+    """
+
+    def __init__(self, bundle: Path, profile: Path, seconds: float = 300.0) -> None:
+        self._seconds = seconds
         settings = json.loads((bundle / "mlc-chat-config.json").read_bytes())
         self._vocabulary = int(settings["vocab_size"])
         with ExitStack() as stack:
@@ -31,7 +35,7 @@ class Client:
             self.browser = stack.enter_context(Chromium(profile))
             self.browser.open(f"{self.site.url}/page/index.html")
             self._wait()
-            self.browser.evaluate("test.load()")
+            self._call("test.load()")
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Client:
@@ -53,6 +57,9 @@ class Client:
                 raise PageError("\n".join(["the page's script did not run", *self.problems]))
             time.sleep(0.05)
 
+    def _call(self, expression: str) -> Any:
+        return self.browser.evaluate(expression, self._seconds)
+
     @property
     def problems(self) -> list[str]:
         """Errors and warnings that the console has shown."""
@@ -69,11 +76,11 @@ class Client:
             {"role": roles[number % 2], "content": text} for number, text in enumerate(contents)
         ]
         whole = {"messages": messages, "ignore_eos": True, **request}
-        answer: dict[str, Any] = self.browser.evaluate(f"test.chat({json.dumps(whole)})")
+        answer: dict[str, Any] = self._call(f"test.chat({json.dumps(whole)})")
         return answer
 
     def logits(self, tokens: Sequence[int], prompt: int) -> Array:
         """As ``Reference.logits``: what the client would draw from."""
-        count = self.browser.evaluate(f"test.logits('rows', {json.dumps(list(tokens))}, {prompt})")
+        count = self._call(f"test.logits('rows', {json.dumps(list(tokens))}, {prompt})")
         rows: Array = np.frombuffer(self.site.received.pop("rows"), np.float32)
         return rows.reshape(count, self._vocabulary)

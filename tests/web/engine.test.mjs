@@ -1,27 +1,9 @@
-// The engine over a made-up module: answers, streams, cancelling, errors, what is left behind.
+// The engine over a made-up module: answers, streams, text, and what is left behind.
 
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 
-import { Engine, MlcbError } from "../../mlcbuild/runtime_stub/platform/web/mlcb.js";
-import { fakeWorld, makeBundle } from "./fake_bundle.mjs";
-import { FAILS, TRAPS, fakeWasm } from "./fake_wasm.mjs";
-
-const say = (text) => [{ role: "user", content: `ECHO:${text}` }];
-
-async function open(options = {}, { files = makeBundle(), wasm = fakeWasm() } = {}) {
-  const world = fakeWorld(files, wasm);
-  const engine = await Engine.loadWith(world, "fake", { worker: false, ...options });
-  return { engine, state: wasm.state };
-}
-
-/** All of the runtime that is held: nothing but bundle and engine once requests are over. */
-function assertTidy(state) {
-  assert.equal(state.live.size, 0, "memory is held");
-  assert.equal(state.handles.size, 2, "parsers are held");
-}
-
-const turn = () => new Promise((resolve) => { setTimeout(resolve, 5); });
+import { assertTidy, open, say, turn } from "./fake_engine.mjs";
 
 describe("answers", () => {
   test("a chat in one piece", async () => {
@@ -29,19 +11,32 @@ describe("answers", () => {
     const answer = await engine.chat.completions.create({ messages: say("hello"), seed: 3 });
     assert.match(answer.id, /^chatcmpl-[0-9a-f]{24}$/);
     assert.ok(Math.abs(answer.created - Date.now() / 1000) < 60);
-    assert.deepEqual({ ...answer, id: null, created: 0 }, {
-      id: null, object: "chat.completion", created: 0, model: "fake",
-      choices: [{
-        index: 0, message: { role: "assistant", content: "hello", refusal: null }, logprobs: null,
-        finish_reason: "stop",
-      }],
-      usage: {
-        prompt_tokens: 5, completion_tokens: 5, total_tokens: 10,
-        prompt_tokens_details: { cached_tokens: 1 },
+    assert.deepEqual(
+      { ...answer, id: null, created: 0 },
+      {
+        id: null,
+        object: "chat.completion",
+        created: 0,
+        model: "fake",
+        choices: [
+          {
+            index: 0,
+            message: { role: "assistant", content: "hello", refusal: null },
+            logprobs: null,
+            finish_reason: "stop",
+          },
+        ],
+        usage: {
+          prompt_tokens: 5,
+          completion_tokens: 5,
+          total_tokens: 10,
+          prompt_tokens_details: { cached_tokens: 1 },
+        },
+        system_fingerprint: "fp_0123456789ab",
+        seed: 3,
+        timings: { queue_seconds: 0.25, first_token_seconds: 0.5, total_seconds: 1 },
       },
-      system_fingerprint: "fp_0123456789ab", seed: 3,
-      timings: { queue_seconds: 0.25, first_token_seconds: 0.5, total_seconds: 1 },
-    });
+    );
     assertTidy(state);
   });
 
@@ -49,15 +44,27 @@ describe("answers", () => {
     const { engine, state } = await open();
     await engine.chat.completions.create({ messages: say("a") });
     const first = state.submitted[0];
-    assert.deepEqual([first.temperature, first.top_k, first.top_p, first.max_tokens, first.n], [0.5, 40, 1, 0, 1]);
+    assert.deepEqual(
+      [first.temperature, first.top_k, first.top_p, first.max_tokens, first.n],
+      [0.5, 40, 1, 0, 1],
+    );
     assert.ok(Number.isSafeInteger(first.seed) && first.seed > 0);
     await engine.chat.completions.create({
-      messages: say("a"), temperature: 0, top_p: 0, top_k: -1, logit_bias: { 65: -100, 66: 2 },
-      seed: 2n ** 63n + 1n, timeout: 0.0001, stop: "x", max_completion_tokens: 4,
+      messages: say("a"),
+      temperature: 0,
+      top_p: 0,
+      top_k: -1,
+      logit_bias: { 65: -100, 66: 2 },
+      seed: 2n ** 63n + 1n,
+      timeout: 0.0001,
+      stop: "x",
+      max_completion_tokens: 4,
     });
     const second = state.submitted[1];
-    assert.deepEqual([second.temperature, second.top_k, second.top_p, second.timeout_ms, second.max_tokens],
-      [0, 0, 1e-9, 1, 4]);
+    assert.deepEqual(
+      [second.temperature, second.top_k, second.top_p, second.timeout_ms, second.max_tokens],
+      [0, 0, 1e-9, 1, 4],
+    );
     assert.deepEqual(second.logit_bias, { 65: null, 66: 2 });
     assert.deepEqual(second.stop, ["x"]);
     // Beyond 53 bits as text: JSON's numbers are not exact there.
@@ -68,23 +75,43 @@ describe("answers", () => {
 
   test("several choices, each with its finish", async () => {
     const { engine, state } = await open();
-    const answer = await engine.chat.completions.create({ messages: say("abc"), n: 3, stop: ["b"] });
-    assert.deepEqual(answer.choices.map((choice) => choice.message.content), ["a", "", "ca"]);
-    assert.deepEqual(answer.choices.map((choice) => choice.stop_reason), ["b", "b", "b"]);
+    const answer = await engine.chat.completions.create({
+      messages: say("abc"),
+      n: 3,
+      stop: ["b"],
+    });
+    assert.deepEqual(
+      answer.choices.map((choice) => choice.message.content),
+      ["a", "", "ca"],
+    );
+    assert.deepEqual(
+      answer.choices.map((choice) => choice.stop_reason),
+      ["b", "b", "b"],
+    );
     assert.equal(answer.timings.total_seconds, 3);
     assertTidy(state);
   });
 
   test("tool calls and reasoning are told apart", async () => {
     const { engine, state } = await open();
-    const tools = [{ type: "function", function: { name: "f", strict: true, parameters: { type: "object" } } }];
-    const ask = (more) => engine.chat.completions.create({ messages: say("{hm}[f(1)][g(2)]"), tools, ...more });
-    const { choices: [{ message, finish_reason: reason }] } = await ask({});
+    const tools = [
+      { type: "function", function: { name: "f", strict: true, parameters: { type: "object" } } },
+    ];
+    const ask = (more) =>
+      engine.chat.completions.create({ messages: say("{hm}[f(1)][g(2)]"), tools, ...more });
+    const {
+      choices: [{ message, finish_reason: reason }],
+    } = await ask({});
     assert.equal(reason, "tool_calls");
     assert.equal(message.content, null);
     assert.equal(message.reasoning_content, "hm");
-    assert.deepEqual(message.tool_calls.map((call) => [call.type, call.function]),
-      [["function", { name: "f", arguments: "1" }], ["function", { name: "g", arguments: "2" }]]);
+    assert.deepEqual(
+      message.tool_calls.map((call) => [call.type, call.function]),
+      [
+        ["function", { name: "f", arguments: "1" }],
+        ["function", { name: "g", arguments: "2" }],
+      ],
+    );
     assert.match(message.tool_calls[0].id, /^call_[0-9a-f]{24}$/);
     const one = await ask({ parallel_tool_calls: false });
     assert.equal(one.choices[0].message.tool_calls.length, 1);
@@ -92,7 +119,10 @@ describe("answers", () => {
     await ask({ tool_choice: "required" });
     const { grammar, grammar_kind: kind } = state.submitted.at(-1);
     assert.equal(kind, 5);
-    assert.equal(grammar, `1 "required" [{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]`);
+    assert.equal(
+      grammar,
+      `1 "required" [{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]`,
+    );
     await ask({ tool_choice: { type: "function", function: { name: "f" } } });
     assert.ok(state.submitted.at(-1).grammar.startsWith("0 {"));
     const none = await ask({ tool_choice: "none" });
@@ -103,9 +133,16 @@ describe("answers", () => {
 
   test("log probabilities with bytes", async () => {
     const { engine } = await open();
-    const answer = await engine.chat.completions.create({ messages: say("é"), logprobs: true, top_logprobs: 4 });
+    const answer = await engine.chat.completions.create({
+      messages: say("é"),
+      logprobs: true,
+      top_logprobs: 4,
+    });
     const { content } = answer.choices[0].logprobs;
-    assert.deepEqual(content.map((entry) => entry.bytes), [[0xc3], [0xa9]]);
+    assert.deepEqual(
+      content.map((entry) => entry.bytes),
+      [[0xc3], [0xa9]],
+    );
     assert.equal(content[0].token, "\ufffd");
     assert.equal(content[0].top_logprobs.length, 4);
     assert.equal(content[0].top_logprobs[3].logprob, -9999);
@@ -120,23 +157,49 @@ describe("answers", () => {
     await ask({ response_format: { type: "json_schema", json_schema: { name: "x", schema } } });
     await ask({ grammar: { type: "regex", value: "[0-9]+" } });
     await ask({ grammar: { type: "structure", value: { sequence: [] } } });
-    assert.deepEqual(state.submitted.map((it) => [it.grammar_kind, it.grammar]), [
-      [1, null], [2, JSON.stringify(schema)], [3, "[0-9]+"], [5, '{"sequence":[]}'],
-    ]);
+    assert.deepEqual(
+      state.submitted.map((it) => [it.grammar_kind, it.grammar]),
+      [
+        [1, null],
+        [2, JSON.stringify(schema)],
+        [3, "[0-9]+"],
+        [5, '{"sequence":[]}'],
+      ],
+    );
   });
 
   test("plain texts: several prompts, echo, log probabilities", async () => {
     const { engine, state } = await open();
-    const answer = await engine.completions.create({ prompt: ["ab", "c"], n: 2, echo: true, max_tokens: 9 });
+    const answer = await engine.completions.create({
+      prompt: ["ab", "c"],
+      n: 2,
+      echo: true,
+      max_tokens: 9,
+    });
     assert.equal(answer.object, "text_completion");
-    assert.deepEqual(answer.choices.map((choice) => choice.text.slice(0, 2)), ["ab", "ab", "cc", "c"]
-      .map((it, i) => (i < 2 ? "ab" : `c${answer.choices[i].text[1]}`)));
-    assert.deepEqual(state.submitted.map((it) => it.token_ids), [[256, 97, 98], [256, 99]]);
-    const scored = await engine.completions.create({ prompt: [104, 105], logprobs: 2, stop_token_ids: [0] });
+    assert.deepEqual(
+      answer.choices.map((choice) => choice.text.slice(0, 2)),
+      ["ab", "ab", "cc", "c"].map((it, i) => (i < 2 ? "ab" : `c${answer.choices[i].text[1]}`)),
+    );
+    assert.deepEqual(
+      state.submitted.map((it) => it.token_ids),
+      [
+        [256, 97, 98],
+        [256, 99],
+      ],
+    );
+    const scored = await engine.completions.create({
+      prompt: [104, 105],
+      logprobs: 2,
+      stop_token_ids: [0],
+    });
     assert.deepEqual(scored.choices[0].logprobs, {
-      tokens: ["h", "i"], token_logprobs: [-104 / 64, -105 / 64],
-      top_logprobs: [{ __proto__: null, h: -104 / 64, i: -104 / 64 - 1 },
-        { __proto__: null, i: -105 / 64, j: -105 / 64 - 1 }],
+      tokens: ["h", "i"],
+      token_logprobs: [-104 / 64, -105 / 64],
+      top_logprobs: [
+        { __proto__: null, h: -104 / 64, i: -104 / 64 - 1 },
+        { __proto__: null, i: -105 / 64, j: -105 / 64 - 1 },
+      ],
       text_offset: [0, 1],
     });
     assert.equal(state.submitted.at(-1).max_tokens, 16);
@@ -148,13 +211,16 @@ describe("streams", () => {
   test("chunks, and usage at the end", async () => {
     const { engine, state } = await open();
     const stream = await engine.chat.completions.create({
-      messages: say("hi"), stream: true, stream_options: { include_usage: true },
+      messages: say("hi"),
+      stream: true,
+      stream_options: { include_usage: true },
     });
     const chunks = [];
     for await (const chunk of stream) chunks.push(chunk);
-    assert.deepEqual(chunks.map((chunk) => chunk.choices[0]?.delta ?? null), [
-      { role: "assistant", content: "" }, { content: "h" }, { content: "i" }, {}, null,
-    ]);
+    assert.deepEqual(
+      chunks.map((chunk) => chunk.choices[0]?.delta ?? null),
+      [{ role: "assistant", content: "" }, { content: "h" }, { content: "i" }, {}, null],
+    );
     assert.deepEqual(chunks.at(-2).choices[0].finish_reason, "stop");
     assert.equal(chunks.at(-1).usage.total_tokens, 4);
     assert.equal(new Set(chunks.map((chunk) => chunk.id)).size, 1);
@@ -164,7 +230,12 @@ describe("streams", () => {
 
   test("leaving a loop cancels", async () => {
     const { engine, state } = await open();
-    const stream = await engine.completions.create({ prompt: "abcdef", stream: true, max_tokens: 50, ignore_eos: true });
+    const stream = await engine.completions.create({
+      prompt: "abcdef",
+      stream: true,
+      max_tokens: 50,
+      ignore_eos: true,
+    });
     for await (const chunk of stream) {
       assert.equal(chunk.choices[0].text.length > 0, true);
       break;
@@ -178,9 +249,13 @@ describe("streams", () => {
   test("many at once share the steps", async () => {
     const { engine, state } = await open();
     const texts = ["one", "three", "fifteen", "a hundred"];
-    const answers = await Promise.all(texts.map((text) =>
-      engine.chat.completions.create({ messages: say(text) })));
-    assert.deepEqual(answers.map((answer) => answer.choices[0].message.content), texts);
+    const answers = await Promise.all(
+      texts.map((text) => engine.chat.completions.create({ messages: say(text) })),
+    );
+    assert.deepEqual(
+      answers.map((answer) => answer.choices[0].message.content),
+      texts,
+    );
     assert.equal(state.maxBatch, 4);
     assert.ok(state.steps <= 12, `${state.steps} steps`);
   });
@@ -191,118 +266,6 @@ describe("streams", () => {
     const found = await Promise.all([stream.next(), stream.next(), stream.next()]);
     assert.ok(found.every((entry) => !entry.done));
     assert.equal(new Set(found.map((entry) => entry.value)).size, 3);
-  });
-});
-
-describe("cancelling", () => {
-  test("an AbortSignal", async () => {
-    const { engine, state } = await open();
-    const body = { prompt: "abc", max_tokens: 90, ignore_eos: true };
-    const gone = AbortSignal.abort();
-    await assert.rejects(engine.completions.create(body, { signal: gone }), { name: "AbortError" });
-    assert.equal(state.submitted.length, 0);
-    const controller = new AbortController();
-    const whole = engine.completions.create(body, { signal: controller.signal });
-    const stream = await engine.completions.create({ ...body, stream: true }, { signal: controller.signal });
-    await stream.next();
-    controller.abort(new Error("enough"));
-    await assert.rejects(whole, /enough/);
-    await assert.rejects(stream.next(), /enough/);
-    assert.deepEqual(state.cancelled.sort(), [1, 2]);
-    await turn();
-    assertTidy(state);
-    // What comes after works.
-    assert.equal((await engine.completions.create({ prompt: [97] })).choices[0].text, "a");
-  });
-
-  test("unload() ends what runs", async () => {
-    const { engine, state } = await open();
-    const body = { prompt: "abc", max_tokens: 90, ignore_eos: true };
-    const whole = engine.completions.create(body);
-    const stream = await engine.completions.create({ ...body, stream: true });
-    await stream.next();
-    await Promise.all([
-      assert.rejects(whole, { code: "engine_closed" }),
-      assert.rejects(async () => { for await (const chunk of stream) assert.ok(chunk); },
-        { code: "engine_closed" }),
-      engine.unload(),
-    ]);
-    await engine.unload();
-    await assert.rejects(engine.tokenize("a"), { name: "MlcbError", code: "engine_closed", status: 400 });
-    assert.equal(state.handles.size, 0);
-  });
-});
-
-describe("errors", () => {
-  const rejects = async (promise, want) => {
-    await assert.rejects(promise, (error) => {
-      assert.ok(error instanceof MlcbError, String(error.stack));
-      for (const [key, value] of Object.entries(want)) assert.equal(error[key], value, key);
-      return true;
-    });
-  };
-
-  test("of requests", async () => {
-    const { engine, state } = await open({ maxWaiting: 1 });
-    const chat = (more) => engine.chat.completions.create({ messages: say("a"), ...more });
-    await rejects(chat({ tempratur: 1 }), {
-      status: 400, code: "unknown_parameter", param: "tempratur", hint: "did you mean temperature?",
-      message: "unknown parameter tempratur; did you mean temperature?", type: "invalid_request_error",
-    });
-    await rejects(chat({ model: "other" }), { status: 404, code: "model_not_found", param: "model" });
-    await rejects(chat({ messages: say("x".repeat(101)) }), {
-      status: 400, code: "context_length_exceeded", param: "messages", text: "101 tokens do not fit 100",
-    });
-    await rejects(engine.completions.create({ prompt: "x".repeat(101) }), { param: "prompt" });
-    await rejects(chat({ messages: [{ role: "user", content: "REFUSE" }] }),
-      { param: "messages", code: "invalid_value", message: "the template says: no" });
-    const tools = [{ type: "function", function: { name: "bad" } }];
-    await rejects(chat({ messages: say("NOTOOLS"), tools }), { param: "tools" });
-    await rejects(chat({ grammar: { type: "regex", value: "bad" } }), {
-      code: "invalid_grammar", param: "grammar", why: "character 1",
-    });
-    const schema = { type: "object", bad: true };
-    const blamed = [{ type: "function", function: { name: "ok", parameters: schema } }];
-    await rejects(chat({ tools: blamed, tool_choice: "required" }), {
-      code: "invalid_grammar", param: "tools[0].function.parameters",
-    });
-    await rejects(engine.completions.create({ prompt: [300] }), {
-      param: "prompt", message: "prompt holds token 300, the model has 260",
-    });
-    await rejects(chat({ logit_bias: { 260: 1 } }), { param: "logit_bias" });
-    await rejects(chat({ stop: ["a\0"] }), { message: "a stop string holds a NUL character" });
-    const running = chat({ n: 1, max_tokens: 50, ignore_eos: true });
-    await rejects(chat({}), { status: 429, code: "engine_busy", type: "rate_limit_error" });
-    await running;
-    await rejects(chat({ messages: say(String.fromCharCode(FAILS)) }), {
-      status: 500, code: "internal_error", why: "it was told to",
-    });
-    await turn();
-    assertTidy(state);
-  });
-
-  test("a crash ends everything, and says so", async () => {
-    const { engine } = await open();
-    const other = engine.completions.create({ prompt: "abc", max_tokens: 90, ignore_eos: true });
-    const stream = await engine.completions.create({ prompt: [TRAPS], stream: true });
-    await rejects(stream.next(), { status: 500, code: "runtime_crashed", hint: "load the engine again" });
-    await rejects(other, { code: "runtime_crashed" });
-    await rejects(engine.tokenize("a"), { code: "runtime_crashed" });
-    await engine.unload();
-  });
-
-  test("a failing step of one request does not touch others", async () => {
-    const { engine } = await open();
-    const good = engine.chat.completions.create({ messages: say("fine") });
-    await rejects(engine.completions.create({ prompt: [FAILS] }), { code: "internal_error" });
-    assert.equal((await good).choices[0].message.content, "fine");
-  });
-
-  test("JSON of an error is the body that the server sends", () => {
-    const error = new MlcbError("no", { status: 400, code: "invalid_value", param: "n", hint: "yes" });
-    assert.deepEqual(JSON.parse(JSON.stringify(error)), {
-      error: { message: "no; yes", type: "invalid_request_error", param: "n", code: "invalid_value" },
-    });
   });
 });
 
@@ -322,7 +285,9 @@ test("text, figures, logits, models", async () => {
   assert.equal((await engine.models.list()).data[0].id, "fake");
   assert.equal((await engine.models.retrieve("fake")).context_window_size, 100);
   await assert.rejects(engine.models.retrieve("x"), { status: 404 });
-  const rendered = await engine.renderChat([{ role: "user", content: "a" }], { generationPrompt: false });
+  const rendered = await engine.renderChat([{ role: "user", content: "a" }], {
+    generationPrompt: false,
+  });
   assert.equal(JSON.parse(rendered).add_generation_prompt, false);
   await assert.rejects(engine.detokenize(["a"]), { code: "invalid_value" });
   await assert.rejects(engine.tokenize(1), { code: "invalid_value" });

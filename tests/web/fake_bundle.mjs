@@ -18,41 +18,69 @@ export function noise(size, seed = 1) {
   return bytes;
 }
 
-const text = (value) => new TextEncoder().encode(typeof value === "string" ? value : JSON.stringify(value));
+const text = (value) =>
+  new TextEncoder().encode(typeof value === "string" ? value : JSON.stringify(value));
 
 const variant = (name, capability, activations) => ({
-  name, activations, capability, kernels: `lib/mlcb-${capability.length > 1 ? "relaxed" : "simd128"}.wasm`,
+  name,
+  activations,
+  capability,
+  kernels: `lib/mlcb-${capability.length > 1 ? "relaxed" : "simd128"}.wasm`,
   plan: `lib/${name}.plan`,
 });
 
-export const CHAT = { chat_version: 2, template: "{{ messages }}", sampling: { temperature: 0.5, top_k: 40 } };
+export const CHAT = {
+  chat_version: 2,
+  template: "{{ messages }}",
+  sampling: { temperature: 0.5, top_k: 40 },
+};
 
 /** The files of a bundle by path, bundle.json among them. */
 export function makeBundle({ shard = noise(300_000), chat = CHAT, manifest = {} } = {}) {
-  const files = new Map(Object.entries({
-    "chat.json": text(chat),
-    "golden.json": text({ golden_version: 1 }),
-    "include/mlcb.h": text("/* not needed here */"),
-    "lib/mlcb-relaxed.wasm": text("the relaxed module"),
-    "lib/mlcb-simd128.wasm": text("the plain module"),
-    "lib/relaxed.plan": text("relaxed plan"),
-    "lib/simd128.plan": text("plan"),
-    "lib/simd128-float.plan": text("float plan"),
-    "params/index.json": text({ params_version: 1 }),
-    "params/params_shard_0.bin": shard,
-    "tokenizer/tokenizer.bin": text("packed"),
-    "tokenizer/tokenizer.json": text("not needed here either"),
+  const files = new Map(
+    Object.entries({
+      "chat.json": text(chat),
+      "golden.json": text({ golden_version: 1 }),
+      "include/mlcb.h": text("/* not needed here */"),
+      "lib/mlcb-relaxed.wasm": text("the relaxed module"),
+      "lib/mlcb-simd128.wasm": text("the plain module"),
+      "lib/relaxed.plan": text("relaxed plan"),
+      "lib/simd128.plan": text("plan"),
+      "lib/simd128-float.plan": text("float plan"),
+      "params/index.json": text({ params_version: 1 }),
+      "params/params_shard_0.bin": shard,
+      "tokenizer/tokenizer.bin": text("packed"),
+      "tokenizer/tokenizer.json": text("not needed here either"),
+    }),
+  );
+  const listed = [...files].map(([path, bytes]) => ({
+    path,
+    size: bytes.length,
+    sha256: sha256(bytes),
   }));
-  const listed = [...files].map(([path, bytes]) => ({ path, size: bytes.length, sha256: sha256(bytes) }));
-  files.set("bundle.json", text({
-    bundle_version: 1, abi_version: 2, name: "fake", target: "web-wasm32-cpu", chat: "chat.json",
-    golden: "golden.json", tokenizer: "tokenizer/tokenizer.json", params: "params/index.json",
-    model: { vocab_size: 260 }, limits: { context_window_size: 100, max_batch_size: 8 },
-    tree_digest: "sha256:0123456789abcdef",
-    variants: [variant("relaxed", ["simd128", "relaxed-simd"], "int8"),
-      variant("simd128", ["simd128"], "int8"), variant("simd128-float", ["simd128"], "float")],
-    files: listed, ...manifest,
-  }));
+  files.set(
+    "bundle.json",
+    text({
+      bundle_version: 1,
+      abi_version: 2,
+      name: "fake",
+      target: "web-wasm32-cpu",
+      chat: "chat.json",
+      golden: "golden.json",
+      tokenizer: "tokenizer/tokenizer.json",
+      params: "params/index.json",
+      model: { vocab_size: 260 },
+      limits: { context_window_size: 100, max_batch_size: 8 },
+      tree_digest: "sha256:0123456789abcdef",
+      variants: [
+        variant("relaxed", ["simd128", "relaxed-simd"], "int8"),
+        variant("simd128", ["simd128"], "int8"),
+        variant("simd128-float", ["simd128"], "float"),
+      ],
+      files: listed,
+      ...manifest,
+    }),
+  );
   return files;
 }
 
@@ -101,15 +129,21 @@ export async function serveFiles(files, { ranges = true } = {}) {
       return;
     }
     if (range && server.ranges) {
-      response.writeHead(206, { "content-range": `bytes ${from}-${bytes.length - 1}/${bytes.length}` });
+      response.writeHead(206, {
+        "content-range": `bytes ${from}-${bytes.length - 1}/${bytes.length}`,
+      });
     }
     response.end(bytes.subarray(from));
   });
-  await new Promise((resolve) => { http.listen(0, "127.0.0.1", resolve); });
+  await new Promise((resolve) => {
+    http.listen(0, "127.0.0.1", resolve);
+  });
   server.url = `http://127.0.0.1:${http.address().port}/`;
   server.close = () => {
     http.closeAllConnections();
-    return new Promise((resolve) => { http.close(resolve); });
+    return new Promise((resolve) => {
+      http.close(resolve);
+    });
   };
   return server;
 }

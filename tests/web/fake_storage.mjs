@@ -6,8 +6,10 @@ const quota = () => new DOMException("no room", "QuotaExceededError");
 export function fakeCaches({ limit = Infinity } = {}) {
   const stores = new Map();
   const state = { stores, limit };
-  const used = () => [...stores.values()].flatMap((store) => [...store.values()])
-    .reduce((sum, { bytes }) => sum + bytes.length, 0);
+  const used = () =>
+    [...stores.values()]
+      .flatMap((store) => [...store.values()])
+      .reduce((sum, { bytes }) => sum + bytes.length, 0);
   globalThis.caches = {
     async open(name) {
       if (!stores.has(name)) stores.set(name, new Map());
@@ -32,7 +34,9 @@ export function fakeCaches({ limit = Infinity } = {}) {
   return state;
 }
 
-/** Puts `navigator.storage` and FileSystemFileHandle into the world. Returns the files of the cache. */
+/**
+ * Puts `navigator.storage` and FileSystemFileHandle into the world. Returns the files of the cache.
+ */
 export function fakeOpfs({ limit = Infinity } = {}) {
   const files = new Map();
   const state = { files, limit, locked: new Set(), folder: false };
@@ -48,7 +52,8 @@ export function fakeOpfs({ limit = Infinity } = {}) {
 
     async createSyncAccessHandle() {
       const { name } = this;
-      if (state.locked.has(name)) throw new DOMException("it is locked", "NoModificationAllowedError");
+      if (state.locked.has(name))
+        throw new DOMException("it is locked", "NoModificationAllowedError");
       state.locked.add(name);
       return {
         write(bytes, { at }) {
@@ -95,7 +100,8 @@ export function fakeOpfs({ limit = Infinity } = {}) {
     },
   };
   Object.defineProperty(globalThis, "navigator", {
-    configurable: true, value: { storage: { getDirectory: async () => root } },
+    configurable: true,
+    value: { storage: { getDirectory: async () => root } },
   });
   return state;
 }

@@ -10,14 +10,29 @@ export const FAILS = 1; // this byte in a prompt fails in the step
 export const TRAPS = 2; // and this one crashes the module
 export const VOCAB = 260;
 export const WINDOW = 100;
-const STATUS = { tooSmall: 2, tooLong: 3, notFound: 4, unsupported: 5, busy: 6, grammar: 8, kernel: 60 };
+const STATUS = {
+  tooSmall: 2,
+  tooLong: 3,
+  notFound: 4,
+  unsupported: 5,
+  busy: 6,
+  grammar: 8,
+  kernel: 60,
+};
 
 /** Exports, and `state`, which tells what happened. `pages`: memory at the beginning. */
 export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
   const memory = new WebAssembly.Memory({ initial: pages, maximum: 4096 });
   const state = {
-    live: new Map(), files: new Map(), handles: new Set(), submitted: [], cancelled: [], options: null,
-    steps: 0, maxBatch: 0, pieces: [],
+    live: new Map(),
+    files: new Map(),
+    handles: new Set(),
+    submitted: [],
+    cancelled: [],
+    options: null,
+    steps: 0,
+    maxBatch: 0,
+    pieces: [],
   };
   let top = 64;
   let nextHandle = 1000;
@@ -88,10 +103,22 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
   function finish(request, reason, stop = null) {
     request.ended = true;
     events.push({
-      kind: "done", request_id: request.id, choice: request.choice, token_id: 0, finish_reason: reason,
-      status: 0, text: request.text.decode(), logprob: 0, top_logprobs: [], stop_string: stop,
-      prompt_tokens: request.ids.length, cached_tokens: 1, completion_tokens: request.made,
-      queue_seconds: 0.25, first_token_seconds: 0.5, total_seconds: 1 + request.choice,
+      kind: "done",
+      request_id: request.id,
+      choice: request.choice,
+      token_id: 0,
+      finish_reason: reason,
+      status: 0,
+      text: request.text.decode(),
+      logprob: 0,
+      top_logprobs: [],
+      stop_string: stop,
+      prompt_tokens: request.ids.length,
+      cached_tokens: 1,
+      completion_tokens: request.made,
+      queue_seconds: 0.25,
+      first_token_seconds: 0.5,
+      total_seconds: 1 + request.choice,
     });
   }
 
@@ -105,8 +132,14 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
     if (ids.includes(FAILS)) {
       request.ended = true;
       for (const other of requests) if (other.id === request.id) other.ended = true;
-      events.push({ kind: "error", request_id: request.id, choice: 0, status: STATUS.kernel,
-        text: "the kernel failed\nwhy: it was told to", top_logprobs: [] });
+      events.push({
+        kind: "error",
+        request_id: request.id,
+        choice: 0,
+        status: STATUS.kernel,
+        text: "the kernel failed\nwhy: it was told to",
+        top_logprobs: [],
+      });
       return;
     }
     const token = ids[(request.made + request.choice) % ids.length];
@@ -118,10 +151,19 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
       return;
     }
     events.push({
-      kind: "token", request_id: request.id, choice: request.choice, token_id: token, text,
-      logprob: -token / 64, finish_reason: null, status: 0, stop_string: null,
-      top_logprobs: Array.from({ length: request.top_logprobs }, (_, i) =>
-        ({ token_id: token + i, logprob: i === 3 ? -9e9 : -token / 64 - i })),
+      kind: "token",
+      request_id: request.id,
+      choice: request.choice,
+      token_id: token,
+      text,
+      logprob: -token / 64,
+      finish_reason: null,
+      status: 0,
+      stop_string: null,
+      top_logprobs: Array.from({ length: request.top_logprobs }, (_, i) => ({
+        token_id: token + i,
+        logprob: i === 3 ? -9e9 : -token / 64 - i,
+      })),
     });
     if (request.made === ids.length && !request.ignore_eos) finish(request, "stop");
     else if (request.made === request.limit) finish(request, "length");
@@ -155,10 +197,19 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
       handle(out);
       return 0;
     },
-    mlcb_bundle_close: (it) => { wantHandle(it); state.handles.delete(it); },
+    mlcb_bundle_close: (it) => {
+      wantHandle(it);
+      state.handles.delete(it);
+    },
     mlcb_tokenize(bundle, text, size, flags, ids, capacity, count) {
       wantHandle(bundle);
-      return output(words(tokenize(decoder.decode(bytes(text, size)), flags & 2)), ids, capacity, count, 4);
+      return output(
+        words(tokenize(decoder.decode(bytes(text, size)), flags & 2)),
+        ids,
+        capacity,
+        count,
+        4,
+      );
     },
     mlcb_detokenize(bundle, ids, count, flags, text, capacity, size) {
       wantHandle(bundle);
@@ -176,7 +227,8 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
     },
     mlcb_grammar_check(bundle, kind, text) {
       wantHandle(bundle);
-      if (text && string(text).includes("bad")) return fail(STATUS.grammar, "bad is not good\nwhy: character 1");
+      if (text && string(text).includes("bad"))
+        return fail(STATUS.grammar, "bad is not good\nwhy: character 1");
       return 0;
     },
     mlcb_tool_grammar(bundle, tools, choice, parallel, text, capacity, size) {
@@ -197,30 +249,49 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
     mlcb_output_parser_push(it, text, size, last, out) {
       wantHandle(it);
       state.pieces.push(decoder.decode(bytes(text, size)));
-      view().setUint32(out, keep(JSON.stringify(parse(parsers.get(it), state.pieces.at(-1)))), true);
+      view().setUint32(
+        out,
+        keep(JSON.stringify(parse(parsers.get(it), state.pieces.at(-1)))),
+        true,
+      );
       return 0;
     },
     mlcb_web_engine_create(bundle, options, out) {
       wantHandle(bundle);
       state.options = JSON.parse(string(options));
       if (state.options.kv_tokens === 7) return fail(41, "no memory for 7 tokens");
-      if (state.options.max_batch_size > 8) return fail(1, "max_batch_size is too large; lower max_batch_size");
+      if (state.options.max_batch_size > 8)
+        return fail(1, "max_batch_size is too large; lower max_batch_size");
       handle(out);
       return 0;
     },
-    mlcb_engine_destroy: (it) => { wantHandle(it); state.handles.delete(it); },
-    mlcb_engine_info: () => (infoAt ||= keep(JSON.stringify({ variant: state.options.variant, threads: 1 }))),
+    mlcb_engine_destroy: (it) => {
+      wantHandle(it);
+      state.handles.delete(it);
+    },
+    mlcb_engine_info: () =>
+      (infoAt ||= keep(JSON.stringify({ variant: state.options.variant, threads: 1 }))),
     mlcb_web_submit(engine, text, out) {
       wantHandle(engine);
       const given = JSON.parse(string(text));
       state.submitted.push(given);
-      if (given.token_ids.length > WINDOW) return fail(STATUS.tooLong, `${given.token_ids.length} tokens do not fit ${WINDOW}`);
+      if (given.token_ids.length > WINDOW)
+        return fail(STATUS.tooLong, `${given.token_ids.length} tokens do not fit ${WINDOW}`);
       const waiting = requests.filter((it) => !it.ended).length;
-      if (state.options.max_waiting && waiting >= state.options.max_waiting) return fail(STATUS.busy, "the queue is full");
+      if (state.options.max_waiting && waiting >= state.options.max_waiting)
+        return fail(STATUS.busy, "the queue is full");
       const id = nextId++;
       for (let choice = 0; choice < given.n; ++choice) {
-        requests.push({ ...given, id, choice, ids: given.token_ids, made: 0, ended: false,
-          limit: given.max_tokens || WINDOW, text: new TextDecoder() });
+        requests.push({
+          ...given,
+          id,
+          choice,
+          ids: given.token_ids,
+          made: 0,
+          ended: false,
+          limit: given.max_tokens || WINDOW,
+          text: new TextDecoder(),
+        });
       }
       view().setBigUint64(out, BigInt(id), true);
       return 0;
@@ -243,14 +314,22 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
     },
     mlcb_web_poll: () => (events.length ? (pollAt = keep(JSON.stringify(events.shift()))) : 0),
     mlcb_engine_metrics(engine, format, text, capacity, size) {
-      const made = string(format) === "json" ? JSON.stringify({ steps: state.steps, pad: "x".repeat(1 << 15) }) : "# TYPE fake gauge\n";
+      const made =
+        string(format) === "json"
+          ? JSON.stringify({ steps: state.steps, pad: "x".repeat(1 << 15) })
+          : "# TYPE fake gauge\n";
       return output(encoder.encode(made), text, capacity, size);
     },
-    mlcb_engine_clear_cache: () => { state.cleared = true; return 0; },
+    mlcb_engine_clear_cache: () => {
+      state.cleared = true;
+      return 0;
+    },
     mlcb_engine_logits(engine, ids, count, out, capacity) {
       if (capacity !== count * VOCAB) return fail(STATUS.tooSmall, "too small");
       const given = new Int32Array(bytes(ids, 4 * count).slice().buffer);
-      new Float32Array(memory.buffer, out, capacity).forEach((_, i, all) => { all[i] = given[Math.floor(i / VOCAB)] + (i % VOCAB) / 1000; });
+      new Float32Array(memory.buffer, out, capacity).forEach((_, i, all) => {
+        all[i] = given[Math.floor(i / VOCAB)] + (i % VOCAB) / 1000;
+      });
       return 0;
     },
   };

@@ -6,7 +6,10 @@ import { serve } from "../../mlcbuild/runtime_stub/platform/web/serve.js";
 import { fakeWorld } from "./fake_bundle.mjs";
 
 const world = fakeWorld();
-const take = serve({ post: (message, transfer) => parentPort.postMessage(message, transfer) }, world);
+const take = serve(
+  { post: (message, transfer) => parentPort.postMessage(message, transfer) },
+  world,
+);
 parentPort.on("message", (message) => {
   if (message.args?.request?.user === "exit") process.exit(3);
   if (message.args?.request?.user === "throw") throw new Error("out of the blue");

@@ -1,12 +1,16 @@
-// What the JavaScript engine makes of cases that test_web_engine.py puts on stdin: requests that are
-// checked, prepared, and answered by scripted events.
+// What the JavaScript engine makes of cases that test_web_engine.py puts on stdin: requests that
+// are checked, prepared, and answered by scripted events.
 
 import { readFileSync } from "node:fs";
 
 import { ChatAssembler, ChatStream } from "../../mlcbuild/runtime_stub/platform/web/chat_answer.js";
 import { MlcbError } from "../../mlcbuild/runtime_stub/platform/web/errors.js";
 import { RequestBuilder } from "../../mlcbuild/runtime_stub/platform/web/prepare.js";
-import { ChatRequest, TextRequest, parseRequest } from "../../mlcbuild/runtime_stub/platform/web/protocol.js";
+import {
+  ChatRequest,
+  TextRequest,
+  parseRequest,
+} from "../../mlcbuild/runtime_stub/platform/web/protocol.js";
 import { TextAssembler, TextStream } from "../../mlcbuild/runtime_stub/platform/web/text_answer.js";
 import { parse } from "./fake_wasm.mjs";
 
@@ -42,7 +46,8 @@ function run({ kind, body, events }) {
   }
   const drawn = body.seed === undefined || body.seed === null;
   const natives = prepared.natives.map(({ seed, logit_bias: biases, ...rest }) => ({
-    ...rest, logit_bias: Object.entries(biases).map(([token, bias]) => [Number(token), bias]),
+    ...rest,
+    logit_bias: Object.entries(biases).map(([token, bias]) => [Number(token), bias]),
     seed: seed === null ? 0 : drawn ? "drawn" : String(seed),
   }));
   const maker = new (isChat ? ChatStream : TextStream)(prepared, header, spell);
@@ -54,8 +59,12 @@ function run({ kind, body, events }) {
   }
   for (const chunk of chunks) assembler.add(chunk);
   return {
-    natives, stream: prepared.stream, usage: prepared.includeUsage,
-    parsers: prepared.parsers.map((parser) => parser.options), done: maker.done, chunks,
+    natives,
+    stream: prepared.stream,
+    usage: prepared.includeUsage,
+    parsers: prepared.parsers.map((parser) => parser.options),
+    done: maker.done,
+    chunks,
     whole: chunks.length ? assembler.result() : null,
   };
 }

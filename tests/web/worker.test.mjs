@@ -41,19 +41,33 @@ test("answers, streams, text, figures", async () => {
 
 test("progress, and options that reach the runtime", async () => {
   const told = [];
-  const other = await open({ activations: "float", onProgress: (progress) => told.push(progress.phase) });
+  const other = await open({
+    activations: "float",
+    onProgress: (progress) => told.push(progress.phase),
+  });
   assert.equal(other.info.variant, "simd128-float");
   assert.deepEqual([...new Set(told)], ["manifest", "download", "compile", "open"]);
   await other.unload();
-  const onProgress = () => { throw new Error("of the caller"); };
+  const onProgress = () => {
+    throw new Error("of the caller");
+  };
   await assert.rejects(open({ onProgress }), /of the caller/);
-  await assert.rejects(Engine.loadWith(fakeWorld(), "fake", { worker: false, onProgress }), /of the caller/);
+  await assert.rejects(
+    Engine.loadWith(fakeWorld(), "fake", { worker: false, onProgress }),
+    /of the caller/,
+  );
 });
 
 test("several at once", async () => {
-  const answers = await Promise.all(["a", "bb", "ccc"].map((prompt) =>
-    engine.completions.create({ prompt: [...prompt].map((c) => c.charCodeAt(0)) })));
-  assert.deepEqual(answers.map((answer) => answer.choices[0].text), ["a", "bb", "ccc"]);
+  const answers = await Promise.all(
+    ["a", "bb", "ccc"].map((prompt) =>
+      engine.completions.create({ prompt: [...prompt].map((c) => c.charCodeAt(0)) }),
+    ),
+  );
+  assert.deepEqual(
+    answers.map((answer) => answer.choices[0].text),
+    ["a", "bb", "ccc"],
+  );
 });
 
 test("errors are what they are without a worker", async () => {
@@ -65,10 +79,17 @@ test("errors are what they are without a worker", async () => {
     [() => engine.renderChat([{ role: "user", content() {} }]), { code: "invalid_value" }],
     [() => open({ variant: "avx2" }), { code: "invalid_option", param: "variant" }],
     [() => open({ kvTokens: 7 }), { code: "out_of_memory", status: 503 }],
-    [() => open({ maxBatchSize: 9 }), {
-      code: "invalid_option", message: "maxBatchSize is too large; lower maxBatchSize",
-    }],
-    [() => open({ maxBatchSizes: 7 }), { code: "invalid_option", hint: "did you mean maxBatchSize?" }],
+    [
+      () => open({ maxBatchSize: 9 }),
+      {
+        code: "invalid_option",
+        message: "maxBatchSize is too large; lower maxBatchSize",
+      },
+    ],
+    [
+      () => open({ maxBatchSizes: 7 }),
+      { code: "invalid_option", hint: "did you mean maxBatchSize?" },
+    ],
   ];
   for (const [ask, want] of checks) {
     await assert.rejects(ask(), (error) => {
@@ -82,8 +103,10 @@ test("errors are what they are without a worker", async () => {
 test("cancelling: a signal, and leaving a loop", async () => {
   const controller = new AbortController();
   const whole = text({ ...endless, n: 4 });
-  const refused = assert.rejects(engine.completions.create({ prompt: "a", ...endless }, { signal: controller.signal }),
-    { name: "AbortError" });
+  const refused = assert.rejects(
+    engine.completions.create({ prompt: "a", ...endless }, { signal: controller.signal }),
+    { name: "AbortError" },
+  );
   controller.abort();
   await refused;
   for await (const chunk of await text({ ...endless, stream: true })) {
@@ -91,7 +114,10 @@ test("cancelling: a signal, and leaving a loop", async () => {
     break;
   }
   assert.equal((await whole).choices.length, 4);
-  assert.deepEqual(await engine.tokenize("still"), [..."still"].map((c) => c.charCodeAt(0)));
+  assert.deepEqual(
+    await engine.tokenize("still"),
+    [..."still"].map((c) => c.charCodeAt(0)),
+  );
   await assert.rejects(open({ signal: AbortSignal.abort() }), { name: "AbortError" });
 });
 
@@ -101,7 +127,10 @@ test("a trap of the module ends what runs and what comes", async () => {
   await assert.rejects(engine.tokenize("a"), { code: "runtime_crashed" });
 });
 
-for (const [how, words] of [["exit", /exited with code 3/], ["throw", /out of the blue/]]) {
+for (const [how, words] of [
+  ["exit", /exited with code 3/],
+  ["throw", /out of the blue/],
+]) {
   test(`a worker that dies rejects everything: ${how}`, async () => {
     const running = text({ user: how });
     const asked = engine.tokenize("a");

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import mlcbuild
 from mlcbuild.core import canonical_json
 from mlcbuild.core.canonical_json import Json
 from mlcbuild.pipeline.action import Action, ActionContext
@@ -17,12 +16,11 @@ from mlcbuild.pipeline.stages.files import LIBRARY, MODEL, NEEDS, NOTES, TOKENIZ
 from mlcbuild.pipeline.stages.place import place, place_licenses
 from mlcbuild.pipeline.stages.records import from_params
 from mlcbuild.pipeline.stages.tools import tool_versions
+from mlcbuild.pipeline.stages.wasm import PAGE, WEB
 from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
 
 WASM = "lib/model.wasm"
-PAGE = "index.html"
-_PAGE_FILES = Path(mlcbuild.__file__).parent / "runtime_stub" / "platform" / "web"
 _NOTICE = """\
 lib/model.wasm holds kernels that mlcbuild made, and the runtime of Apache TVM; both are licensed
 under the Apache License, Version 2.0 (tvm-LICENSE.txt, tvm-NOTICE.txt). platform/web/ is part of
@@ -132,9 +130,9 @@ def _place_files(context: ActionContext, params: Mapping[str, Any]) -> None:
         if path.name != NOTES:
             place(path, out / path.name)
     place(inputs["library"] / Path(WASM).name, out / WASM)
-    for path in sorted(_PAGE_FILES.rglob("*")):
+    for path in sorted(WEB.rglob("*")):
         if path.is_file():
-            place(path, out / "platform" / "web" / path.relative_to(_PAGE_FILES), copy=True)
+            place(path, out / "platform" / "web" / path.relative_to(WEB), copy=True)
     (out / "platform" / "web" / PAGE).rename(out / PAGE)
     place(inputs["package"] / SCRIPT, out / "platform" / "web" / SCRIPT)
     licenses = out / "licenses"

@@ -14,11 +14,11 @@ from mlcbuild.pipeline.stages.runtime import COMPILE_FLAGS, ROOT, read_units
 from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.targets.target import Variant, WasmTarget
 
-# Exceptions are the engine's own: the JavaScript ones would make every call that may throw slow.
+# Exceptions are the engine's own, not those through JavaScript.
 WASM_FLAGS = ("-fwasm-exceptions", "-msimd128")
 LINK_FLAGS = (
     "-fwasm-exceptions",
-    "-O1",  # from 2 on Emscripten optimizes with a tool of its own, which takes long for little
+    "-O1",  # from 2 on Emscripten runs binaryen, which in 3.1.6 refuses relaxed SIMD
     "-Wl,--strip-all",
     "--no-entry",
     "-sSTANDALONE_WASM=1",

@@ -20,7 +20,12 @@ export function makeHeader(prefix, manifest) {
 }
 
 /** An answer, or a chunk of one, with the fields in OpenAI's order. */
-export function answer(header, object, choices, { usage = null, seed = null, timings = null } = {}) {
+export function answer(
+  header,
+  object,
+  choices,
+  { usage = null, seed = null, timings = null } = {},
+) {
   const made = { id: header.id, object, created: header.created, model: header.model, choices };
   if (usage !== null) made.usage = usage;
   made.system_fingerprint = header.system_fingerprint;
@@ -29,7 +34,8 @@ export function answer(header, object, choices, { usage = null, seed = null, tim
   return made;
 }
 
-export const logprobOf = (value) => (value === null || !(value > LOWEST_LOGPROB) ? LOWEST_LOGPROB : value);
+export const logprobOf = (value) =>
+  value === null || !(value > LOWEST_LOGPROB) ? LOWEST_LOGPROB : value;
 
 /** finish_reason and stop_reason of a "done" event. */
 export function finish(event) {
@@ -60,7 +66,8 @@ export class Tally {
     this.#prompts[position] = done.prompt_tokens;
     this.#cached[position] = Math.max(this.#cached[position], done.cached_tokens);
     this.#completion += done.completion_tokens;
-    if (this.#slowest === null || done.total_seconds > this.#slowest.total_seconds) this.#slowest = done;
+    if (this.#slowest === null || done.total_seconds > this.#slowest.total_seconds)
+      this.#slowest = done;
   }
 
   /** The sums, and the seconds of the choice that took longest. */
@@ -75,11 +82,14 @@ export class Tally {
         total_tokens: prompt + this.#completion,
         prompt_tokens_details: { cached_tokens: sum(this.#cached) },
       },
-      timings: slowest === null ? null : {
-        queue_seconds: slowest.queue_seconds,
-        first_token_seconds: slowest.first_token_seconds,
-        total_seconds: slowest.total_seconds,
-      },
+      timings:
+        slowest === null
+          ? null
+          : {
+              queue_seconds: slowest.queue_seconds,
+              first_token_seconds: slowest.first_token_seconds,
+              total_seconds: slowest.total_seconds,
+            },
     };
   }
 }

@@ -37,9 +37,12 @@ export class LocalBackend {
   }
 }
 
-const crashed = (reason) => new MlcbError(`the worker of the engine failed: ${reason}`, {
-  status: 500, code: "worker_crashed", hint: "load the engine again",
-});
+const crashed = (reason) =>
+  new MlcbError(`the worker of the engine failed: ${reason}`, {
+    status: 500,
+    code: "worker_crashed",
+    hint: "load the engine again",
+  });
 
 // A browser starts no script of another origin as a worker, but one of the page's may import it.
 function browserWorker() {
@@ -57,9 +60,10 @@ function browserWorker() {
 /** Either kind of worker behind one shape. */
 async function openWorker(make, take, fail) {
   if (isNode) {
-    const worker = make === true
-      ? new (await import("node:worker_threads")).Worker(new URL("./worker.js", import.meta.url))
-      : make();
+    const worker =
+      make === true
+        ? new (await import("node:worker_threads")).Worker(new URL("./worker.js", import.meta.url))
+        : make();
     worker.on("message", take);
     worker.on("error", (error) => fail(error?.message ?? String(error)));
     worker.on("exit", (code) => fail(`it exited with code ${code}`));
@@ -67,7 +71,9 @@ async function openWorker(make, take, fail) {
   }
   const worker = make === true ? browserWorker() : make();
   await new Promise((resolve, reject) => {
-    worker.addEventListener("message", (event) => (event.data.ready ? resolve() : take(event.data)));
+    worker.addEventListener("message", (event) =>
+      event.data.ready ? resolve() : take(event.data),
+    );
     worker.addEventListener("error", (event) => {
       const reason = event.message || "its script did not load";
       fail(reason);
@@ -87,8 +93,11 @@ export class WorkerBackend {
 
   static async load(bundle, load, { onProgress, signal, worker }) {
     const backend = new WorkerBackend();
-    backend.#worker = await openWorker(worker, (message) => backend.#take(message),
-      (reason) => backend.#fail(crashed(reason)));
+    backend.#worker = await openWorker(
+      worker,
+      (message) => backend.#take(message),
+      (reason) => backend.#fail(crashed(reason)),
+    );
     let mistake = null; // of onProgress: it ends the load, as it does without a worker
     const told = (progress) => {
       try {
@@ -117,7 +126,9 @@ export class WorkerBackend {
 
   async start(kind, request, sink) {
     let begin;
-    const begun = new Promise((resolve) => { begin = resolve; });
+    const begun = new Promise((resolve) => {
+      begin = resolve;
+    });
     const { promise, stop } = this.#call("start", { kind, request }, ({ chunk }) => {
       if (chunk === undefined) begin(true);
       else sink.chunk(chunk);
@@ -125,7 +136,11 @@ export class WorkerBackend {
     let started = false;
     const ended = promise.then(
       (value) => sink.done(value),
-      (error) => { if (started) sink.fail(error); else throw error; });
+      (error) => {
+        if (started) sink.fail(error);
+        else throw error;
+      },
+    );
     started = await Promise.race([begun, ended]);
     started = true;
     ended.catch(() => {});
@@ -150,7 +165,8 @@ export class WorkerBackend {
       }
       try {
         this.#worker.postMessage({ call, name, args });
-      } catch (error) { // a function or the like in what is to be sent
+      } catch (error) {
+        // a function or the like in what is to be sent
         reject(invalid(`what was given is no plain data: ${error.message}`));
         return;
       }

@@ -17,9 +17,12 @@ export async function openCache(wanted, warn) {
   if (wanted === "none") return null;
   if (wanted !== "auto" && !kinds[wanted]?.available) {
     throw new MlcbError(`there is no cache ${wanted} here`, {
-      code: "invalid_option", param: "cache",
-      why: wanted === "opfs" ? "it needs a worker, https (or localhost) and a newer browser"
-        : "it needs a browser, and https (or localhost)",
+      code: "invalid_option",
+      param: "cache",
+      why:
+        wanted === "opfs"
+          ? "it needs a worker, https (or localhost) and a newer browser"
+          : "it needs a browser, and https (or localhost)",
       hint: "leave cache out",
     });
   }
@@ -34,42 +37,56 @@ export async function openCache(wanted, warn) {
   return null;
 }
 
-const manifestName = async (location) => MANIFEST + await sha256(new TextEncoder().encode(location));
+const manifestName = async (location) =>
+  MANIFEST + (await sha256(new TextEncoder().encode(location)));
 
-/** The manifest text that was kept for a bundle, or null. */
-export async function keptManifest(cache, location) {
-  const text = await cache.getText(await manifestName(location));
+/** What is known of a bundle: {location, manifest, former}; null if nothing, or half written. */
+async function read(cache, name) {
+  const text = await cache.getText(name);
   try {
-    return text === null ? null : JSON.parse(text).manifest;
+    return text === null ? null : JSON.parse(text);
   } catch {
-    return null; // half written
+    return null;
   }
 }
 
-/** Keeps a bundle's manifest, and drops the files that only its former version had. */
-export async function keepManifest(cache, location, manifest) {
-  const name = await manifestName(location);
-  const former = await cache.getText(name);
-  const text = JSON.stringify({ location, manifest });
-  if (former === text) return;
-  await cache.putText(name, text);
-  await dropUnused(cache);
+/** The text of the manifest with which a bundle was last loaded, or null. */
+export async function keptManifest(cache, location) {
+  const known = await read(cache, await manifestName(location));
+  return known === null ? null : (known.former ?? known.manifest);
 }
 
-const shasOf = (manifest) => JSON.parse(manifest).files.map((file) => file.sha256);
+/**
+ * Notes that a bundle is being loaded, so that its files stay; returns what notes that it was,
+ * which drops files that only its former version had. Until then both versions are kept.
+ */
+export async function beginBundle(cache, location, manifest) {
+  const name = await manifestName(location);
+  const known = await read(cache, name);
+  const isSame = known?.manifest === manifest;
+  if (isSame && known.former === undefined) return async () => {};
+  const former = known === null ? null : (known.former ?? (isSame ? null : known.manifest));
+  await cache.putText(name, JSON.stringify({ location, manifest, former }));
+  return async () => {
+    await cache.putText(name, JSON.stringify({ location, manifest }));
+    await dropUnused(cache);
+  };
+}
 
-// Drops the files that no kept manifest names.
+const shasOf = (manifest) =>
+  manifest ? JSON.parse(manifest).files.map((file) => file.sha256) : [];
+
+// Drops the files that no known bundle names.
 async function dropUnused(cache) {
   const names = await cache.names();
   const used = new Set();
   for (const name of names.filter((other) => other.startsWith(MANIFEST))) {
-    try {
-      for (const sha of shasOf(JSON.parse(await cache.getText(name)).manifest)) used.add(sha);
-    } catch {
-      await cache.remove(name);
-    }
+    const known = await read(cache, name);
+    if (known === null) await cache.remove(name);
+    for (const sha of [...shasOf(known?.manifest), ...shasOf(known?.former)]) used.add(sha);
   }
-  for (const name of names) if (!name.startsWith(MANIFEST) && !used.has(name)) await cache.remove(name);
+  for (const name of names)
+    if (!name.startsWith(MANIFEST) && !used.has(name)) await cache.remove(name);
 }
 
 /** Forgets a bundle (what others share stays), or without a location all of them. */

@@ -26,7 +26,7 @@ export class ApiCache {
   }
 
   static async existing() {
-    return ApiCache.available && await caches.has(NAME) ? ApiCache.open() : null;
+    return ApiCache.available && (await caches.has(NAME)) ? ApiCache.open() : null;
   }
 
   async names() {
@@ -85,7 +85,11 @@ class ApiEntry {
   }
 
   async truncate(size) {
-    for (let piece = Math.ceil(size / PIECE); await this.#cache.delete(keyOf(this.#name, piece)); ++piece);
+    for (
+      let piece = Math.ceil(size / PIECE);
+      await this.#cache.delete(keyOf(this.#name, piece));
+      ++piece
+    );
   }
 
   async close() {}

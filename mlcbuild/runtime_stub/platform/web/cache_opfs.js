@@ -1,5 +1,5 @@
-// Files of bundles in the origin private file system. Only workers can write to it in every browser.
-// A file is named by its sha256 and holds what came so far, from its beginning.
+// Files of bundles in the origin private file system. Only workers can write to it in every
+// browser. A file is named by its sha256 and holds what came so far, from its beginning.
 
 const FOLDER = "mlcb-cache";
 
@@ -14,9 +14,11 @@ export class OpfsCache {
   kind = "opfs";
 
   static get available() {
-    return typeof FileSystemFileHandle !== "undefined" &&
+    return (
+      typeof FileSystemFileHandle !== "undefined" &&
       "createSyncAccessHandle" in FileSystemFileHandle.prototype &&
-      typeof navigator?.storage?.getDirectory === "function";
+      typeof navigator?.storage?.getDirectory === "function"
+    );
   }
 
   static async open() {

@@ -17,8 +17,14 @@ export class ChatStream {
     this.#prepared = prepared;
     this.#header = header;
     this.#tokenBytes = tokenBytes;
-    this.#choices = prepared.parsers.map((parser) =>
-      ({ parser, started: false, ended: false, tokens: 0, calls: 0, logprobs: [] }));
+    this.#choices = prepared.parsers.map((parser) => ({
+      parser,
+      started: false,
+      ended: false,
+      tokens: 0,
+      calls: 0,
+      logprobs: [],
+    }));
     this.#tally = new Tally(prepared.natives);
   }
 
@@ -44,7 +50,8 @@ export class ChatStream {
     }
     for (const delta of event.text || last ? state.parser.push(event.text, last) : []) {
       const made = this.#delta(state, delta);
-      if (made === null) { // a second call where one was asked for
+      if (made === null) {
+        // a second call where one was asked for
         return [...chunks, ...this.#end(position, event.choice, "tool_calls", null, null)];
       }
       chunks.push(this.#chunk(event.choice, made, state));
@@ -64,18 +71,25 @@ export class ChatStream {
 
   #delta(state, { content, reasoning_content: reasoning, tool_call: call }) {
     if (call === undefined) {
-      return { ...(content !== undefined && { content }),
-        ...(reasoning !== undefined && { reasoning_content: reasoning }) };
+      return {
+        ...(content !== undefined && { content }),
+        ...(reasoning !== undefined && { reasoning_content: reasoning }),
+      };
     }
     if (call.index > 0 && this.#prepared.oneToolCall) return null;
     const isNew = call.index >= state.calls;
     state.calls = Math.max(state.calls, call.index + 1);
     return {
-      tool_calls: [{
-        index: call.index,
-        ...(isNew && { id: `call_${token()}`, type: "function" }),
-        function: { ...(call.name !== undefined && { name: call.name }), arguments: call.arguments ?? "" },
-      }],
+      tool_calls: [
+        {
+          index: call.index,
+          ...(isNew && { id: `call_${token()}`, type: "function" }),
+          function: {
+            ...(call.name !== undefined && { name: call.name }),
+            arguments: call.arguments ?? "",
+          },
+        },
+      ],
     };
   }
 
@@ -101,7 +115,9 @@ export class ChatStream {
       logprobs = { content: state.logprobs, refusal: null };
       state.logprobs = [];
     }
-    return answer(this.#header, "chat.completion.chunk", [{ index, delta, logprobs, finish_reason: null }]);
+    return answer(this.#header, "chat.completion.chunk", [
+      { index, delta, logprobs, finish_reason: null },
+    ]);
   }
 
   #logprob(event) {
@@ -126,14 +142,25 @@ export class ChatAssembler {
   constructor(prepared) {
     this.#prepared = prepared;
     this.#choices = Array.from({ length: prepared.choices }, () => ({
-      content: "", reasoning: "", calls: [], logprobs: [], finish_reason: "stop", stop_reason: null,
+      content: "",
+      reasoning: "",
+      calls: [],
+      logprobs: [],
+      finish_reason: "stop",
+      stop_reason: null,
     }));
   }
 
   /** Takes the next chunk. */
   add(chunk) {
     this.#last = chunk;
-    for (const { index, delta, logprobs, finish_reason: reason, stop_reason: stop } of chunk.choices) {
+    for (const {
+      index,
+      delta,
+      logprobs,
+      finish_reason: reason,
+      stop_reason: stop,
+    } of chunk.choices) {
       const parts = this.#choices[index];
       parts.content += delta.content ?? "";
       parts.reasoning += delta.reasoning_content ?? "";
@@ -153,7 +180,11 @@ export class ChatAssembler {
   result() {
     const choices = this.#choices.map((parts, index) => {
       const { content, reasoning, calls } = parts;
-      const message = { role: "assistant", content: content || !calls.length ? content : null, refusal: null };
+      const message = {
+        role: "assistant",
+        content: content || !calls.length ? content : null,
+        refusal: null,
+      };
       if (calls.length) message.tool_calls = calls;
       if (reasoning) message.reasoning_content = reasoning;
       const logprobs = this.#prepared.logprobs ? { content: parts.logprobs, refusal: null } : null;
@@ -162,6 +193,10 @@ export class ChatAssembler {
       return choice;
     });
     const { usage = null, timings = null } = this.#last;
-    return answer(this.#last, "chat.completion", choices, { usage, timings, seed: this.#prepared.seed });
+    return answer(this.#last, "chat.completion", choices, {
+      usage,
+      timings,
+      seed: this.#prepared.seed,
+    });
   }
 }

@@ -68,8 +68,11 @@ export class Downloader {
       await this.#keep(() => entry?.close());
     }
     throw new MlcbError(`${file.path} of the bundle is damaged: ${wrong.at(-1)}`, {
-      status: 500, code: "bundle_damaged",
-      hint: this.source.isRemote ? "publish the bundle again, whole" : "copy or build the bundle again",
+      status: 500,
+      code: "bundle_damaged",
+      hint: this.source.isRemote
+        ? "publish the bundle again, whole"
+        : "copy or build the bundle again",
     });
   }
 
@@ -96,12 +99,14 @@ export class Downloader {
   #loseCache(error) {
     if (this.cache !== null) {
       this.cache = null;
-      this.warn(isQuota(error)
-        ? "there is no room left in the browser's storage: the rest of the bundle is not kept"
-        : error?.name === "NoModificationAllowedError"
-          ? "another tab is fetching this bundle: here it is fetched without being kept"
-          : `the browser's storage fails (${error?.name}: ${error?.message}): ` +
-            "the rest of the bundle is not kept");
+      this.warn(
+        isQuota(error)
+          ? "there is no room left in the browser's storage: the rest of the bundle is not kept"
+          : error?.name === "NoModificationAllowedError"
+            ? "another tab is fetching this bundle: here it is fetched without being kept"
+            : `the browser's storage fails (${error?.name}: ${error?.message}): ` +
+              "the rest of the bundle is not kept",
+      );
     }
     return null;
   }
@@ -124,7 +129,9 @@ export class Downloader {
       while (entry !== null && this.cache !== null && fresh) {
         const size = Math.min(PIECE, this.filled - kept);
         if (size === 0 || (size < PIECE && !whole)) return;
-        const good = await this.#keep(() => entry.write(kept, target.view().subarray(kept, kept + size)));
+        const good = await this.#keep(() =>
+          entry.write(kept, target.view().subarray(kept, kept + size)),
+        );
         if (!good || size < PIECE) return;
         kept += size;
       }
@@ -133,7 +140,9 @@ export class Downloader {
     while (this.filled < file.size) {
       const before = this.filled;
       try {
-        for await (const bytes of this.source.read(file.path, this.filled, this.signal, { reload })) {
+        for await (const bytes of this.source.read(file.path, this.filled, this.signal, {
+          reload,
+        })) {
           if (bytes === null) throw new WrongSize("the server has another file now");
           this.#add(target, bytes, file);
           fresh = true;
@@ -157,7 +166,7 @@ export class Downloader {
 
   async #fromCache(file, target, entry) {
     try {
-      if (await entry.length() > file.size) await entry.truncate(0);
+      if ((await entry.length()) > file.size) await entry.truncate(0);
       while (this.filled < file.size) {
         if (this.signal?.aborted) throw abortReason(this.signal);
         const bytes = await entry.read(this.filled, PIECE);
@@ -172,13 +181,18 @@ export class Downloader {
 
   async #rewrite(file, target, entry) {
     for (let at = 0; at < file.size && this.cache !== null; at += PIECE) {
-      await this.#keep(() => entry.write(at, target.view().subarray(at, Math.min(at + PIECE, file.size))));
+      await this.#keep(() =>
+        entry.write(at, target.view().subarray(at, Math.min(at + PIECE, file.size))),
+      );
     }
   }
 
   #gaveUp(file, error) {
     return new MlcbError(`${file.path} of the bundle cannot be fetched`, {
-      status: 502, code: "network_error", why: error.message, cause: error,
+      status: 502,
+      code: "network_error",
+      why: error.message,
+      cause: error,
       hint: "load again: what came so far is kept where there is a cache",
     });
   }

@@ -2,16 +2,36 @@
 
 /** mlcb_status of mlcb.h. */
 export const Status = Object.freeze({
-  OK: 0, ARGUMENT: 1, TOO_SMALL: 2, TOO_LONG: 3, NOT_FOUND: 4, UNSUPPORTED: 5, BUSY: 6,
-  DEADLINE: 7, GRAMMAR: 8, BUNDLE: 20, VERSION: 21, HASH: 22, DEVICE: 40, MEMORY: 41, IO: 42,
-  KERNEL: 60, INTERNAL: 61,
+  OK: 0,
+  ARGUMENT: 1,
+  TOO_SMALL: 2,
+  TOO_LONG: 3,
+  NOT_FOUND: 4,
+  UNSUPPORTED: 5,
+  BUSY: 6,
+  DEADLINE: 7,
+  GRAMMAR: 8,
+  BUNDLE: 20,
+  VERSION: 21,
+  HASH: 22,
+  DEVICE: 40,
+  MEMORY: 41,
+  IO: 42,
+  KERNEL: 60,
+  INTERNAL: 61,
 });
 
 // mlcb_status: the status and code that the server answers with, and a next step.
 const KINDS = new Map([
   [Status.ARGUMENT, [400, "invalid_value"]],
-  [Status.TOO_LONG, [400, "context_length_exceeded",
-    "shorten the prompt, or build with a larger context_window_size"]],
+  [
+    Status.TOO_LONG,
+    [
+      400,
+      "context_length_exceeded",
+      "shorten the prompt, or build with a larger context_window_size",
+    ],
+  ],
   [Status.NOT_FOUND, [400, "invalid_value"]],
   [Status.UNSUPPORTED, [400, "invalid_value"]],
   [Status.BUSY, [429, "engine_busy", "try again later, or raise maxWaiting"]],
@@ -32,8 +52,14 @@ const TYPES = new Map([[429, "rate_limit_error"]]);
  * step alone; `status`, `code`, `param` and `type` are those of OpenAI's errors.
  */
 export class MlcbError extends Error {
-  constructor(text, { status = 400, code = null, param = null, why = null, hint = null, cause } = {}) {
-    super([text, why, hint].filter(Boolean).join("; "), cause === undefined ? undefined : { cause });
+  constructor(
+    text,
+    { status = 400, code = null, param = null, why = null, hint = null, cause } = {},
+  ) {
+    super(
+      [text, why, hint].filter(Boolean).join("; "),
+      cause === undefined ? undefined : { cause },
+    );
     this.name = "MlcbError";
     this.text = text;
     this.status = status;
@@ -72,7 +98,11 @@ export function statusError(status, said, param = null) {
   }
   const [httpStatus, code, hint] = KINDS.get(status) ?? [500, "internal_error"];
   return new MlcbError(head.join("; ") || `the runtime reports status ${status}`, {
-    status: httpStatus, code, param, why: marked.why ?? null, hint: marked.hint ?? hint ?? null,
+    status: httpStatus,
+    code,
+    param,
+    why: marked.why ?? null,
+    hint: marked.hint ?? hint ?? null,
   });
 }
 
@@ -82,14 +112,20 @@ export function packError(error) {
     const { text, status, code, param, why, hint } = error;
     return { mlcb: true, text, status, code, param, why, hint };
   }
-  return { mlcb: false, name: error?.name, text: String(error?.message ?? error), stack: error?.stack };
+  return {
+    mlcb: false,
+    name: error?.name,
+    text: String(error?.message ?? error),
+    stack: error?.stack,
+  };
 }
 
 /** The reverse of packError. */
 export function unpackError(packed) {
   if (packed.mlcb) return new MlcbError(packed.text, packed);
   const isAbort = packed.name === "AbortError" || packed.name === "TimeoutError";
-  if (isAbort && typeof DOMException !== "undefined") return new DOMException(packed.text, packed.name);
+  if (isAbort && typeof DOMException !== "undefined")
+    return new DOMException(packed.text, packed.name);
   const error = new Error(packed.text);
   error.name = packed.name ?? "Error";
   if (packed.stack) error.stack = packed.stack;

@@ -12,10 +12,30 @@ const ALWAYS = ["exceptions"];
 const probe = (...code) => {
   const body = [0, ...code, 0x0b]; // no locals, code, end
   return new Uint8Array([
-    0x00, 0x61, 0x73, 0x6d, 1, 0, 0, 0, // magic, version 1
-    1, 5, 1, 0x60, 0, 1, 0x7b, // type section: () -> v128
-    3, 2, 1, 0, // function section: one, of that type
-    10, body.length + 2, 1, body.length, ...body, // code section
+    0x00,
+    0x61,
+    0x73,
+    0x6d,
+    1,
+    0,
+    0,
+    0, // magic, version 1
+    1,
+    5,
+    1,
+    0x60,
+    0,
+    1,
+    0x7b, // type section: () -> v128
+    3,
+    2,
+    1,
+    0, // function section: one, of that type
+    10,
+    body.length + 2,
+    1,
+    body.length,
+    ...body, // code section
   ]);
 };
 
@@ -29,7 +49,10 @@ const PROBES = new Map([
 ]);
 
 const NAMES = new Map([
-  ["exceptions", "WebAssembly exceptions (Chrome 95, Firefox 100, Safari 15.2, node 17 or newer have them)"],
+  [
+    "exceptions",
+    "WebAssembly exceptions (Chrome 95, Firefox 100, Safari 15.2, node 17 or newer have them)",
+  ],
   ["simd128", "WebAssembly SIMD (Chrome 91, Firefox 89, Safari 16.4, node 16.4 or newer have it)"],
   ["relaxed-simd", "WebAssembly relaxed SIMD (Chrome 114, node 21 or newer have it)"],
 ]);
@@ -38,7 +61,9 @@ const NAMES = new Map([
 export function hostCapabilities(validate = (bytes) => WebAssembly.validate(bytes)) {
   if (typeof WebAssembly === "undefined") {
     throw new MlcbError(`this ${hostName()} has no WebAssembly`, {
-      status: 501, code: "unsupported_host", hint: "some privacy modes turn it off",
+      status: 501,
+      code: "unsupported_host",
+      hint: "some privacy modes turn it off",
     });
   }
   return new Set([...PROBES].filter(([, bytes]) => validate(bytes)).map(([name]) => name));
@@ -51,23 +76,29 @@ const hostName = () => (isNode ? "node" : "browser");
  * narrow the choice.
  */
 export function chooseVariant(variants, { activations = null, variant = null }, capabilities) {
-  const wanted = variants.filter((entry) =>
-    (activations === null || entry.activations === activations) &&
-    (variant === null || entry.name === variant));
+  const wanted = variants.filter(
+    (entry) =>
+      (activations === null || entry.activations === activations) &&
+      (variant === null || entry.name === variant),
+  );
   if (wanted.length === 0) {
     const asked = [variant, activations && `${activations} activations`].filter(Boolean).join(", ");
     const known = variants.map((entry) => `${entry.name} (${entry.activations})`).join(", ");
     throw new MlcbError(`the bundle has no variant ${asked}; it has ${known}`, {
-      code: "invalid_option", param: variant === null ? "activations" : "variant",
+      code: "invalid_option",
+      param: variant === null ? "activations" : "variant",
     });
   }
-  const lacks = (entry) => [...ALWAYS, ...entry.capability].filter((name) => !capabilities.has(name));
+  const lacks = (entry) =>
+    [...ALWAYS, ...entry.capability].filter((name) => !capabilities.has(name));
   const found = wanted.find((entry) => lacks(entry).length === 0);
   if (found !== undefined) return found;
   // What asks for the least is the easiest to come by.
   const missing = wanted.map(lacks).reduce((a, b) => (b.length < a.length ? b : a));
   const names = missing.map((name) => NAMES.get(name) ?? name).join(" and ");
   throw new MlcbError(`this ${hostName()} cannot run the bundle: it lacks ${names}`, {
-    status: 501, code: "unsupported_host", hint: `use a newer ${hostName()}`,
+    status: 501,
+    code: "unsupported_host",
+    hint: `use a newer ${hostName()}`,
   });
 }

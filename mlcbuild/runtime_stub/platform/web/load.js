@@ -1,6 +1,6 @@
 // From a bundle's URL to an open session: manifest, files, module, engine.
 
-import { keepManifest, keptManifest, openCache } from "./cache.js";
+import { beginBundle, keptManifest, openCache } from "./cache.js";
 import { Downloader } from "./download.js";
 import { MlcbError, abortReason } from "./errors.js";
 import { chooseVariant, hostCapabilities } from "./host.js";
@@ -52,7 +52,10 @@ async function readAll(source, path, signal) {
     if (size > MANIFEST_MOST) throw new MlcbError(`${path} of the bundle is too large`, damaged);
   }
   const whole = new Uint8Array(size);
-  pieces.reduce((at, piece) => { whole.set(piece, at); return at + piece.length; }, 0);
+  pieces.reduce((at, piece) => {
+    whole.set(piece, at);
+    return at + piece.length;
+  }, 0);
   return whole;
 }
 
@@ -64,22 +67,36 @@ function parseManifest(text) {
     manifest = JSON.parse(text);
   } catch (error) {
     throw new MlcbError("bundle.json of the bundle is not JSON", {
-      ...damaged, why: error.message, hint: "a bundle is the folder with bundle.json in it",
+      ...damaged,
+      why: error.message,
+      hint: "a bundle is the folder with bundle.json in it",
     });
   }
-  const versions = [["bundle_version", BUNDLE_VERSION], ["abi_version", ABI_VERSION]];
+  const versions = [
+    ["bundle_version", BUNDLE_VERSION],
+    ["abi_version", ABI_VERSION],
+  ];
   for (const [name, known] of versions) {
     if (manifest?.[name] !== known) {
-      throw new MlcbError(`the bundle has ${name} ${manifest?.[name]}, this loader knows ${known}`, {
-        status: 500, code: "bundle_version", hint: "use the platform/web of the bundle's own mlcbuild",
-      });
+      throw new MlcbError(
+        `the bundle has ${name} ${manifest?.[name]}, this loader knows ${known}`,
+        {
+          status: 500,
+          code: "bundle_version",
+          hint: "use the platform/web of the bundle's own mlcbuild",
+        },
+      );
     }
   }
-  const isWeb = Array.isArray(manifest.variants) && manifest.variants.length > 0 &&
+  const isWeb =
+    Array.isArray(manifest.variants) &&
+    manifest.variants.length > 0 &&
     manifest.variants.every((entry) => entry.kernels?.endsWith(".wasm"));
   if (!isWeb) {
     throw new MlcbError(`the bundle is for ${manifest.target}, not for browsers and node`, {
-      status: 501, code: "unsupported_host", hint: "build it for the target web-wasm32-cpu",
+      status: 501,
+      code: "unsupported_host",
+      hint: "build it for the target web-wasm32-cpu",
     });
   }
   return manifest;
@@ -94,10 +111,15 @@ async function findManifest(source, cache, signal, progress) {
     const kept = cache === null ? null : await keptManifest(cache, source.location.href);
     if (kept === null) {
       throw new MlcbError("bundle.json of the bundle cannot be fetched", {
-        status: 502, code: "network_error", why: error.message, cause: error,
+        status: 502,
+        code: "network_error",
+        why: error.message,
+        cause: error,
       });
     }
-    progress.warn(`the server does not answer: what was kept of the bundle is used (${error.message})`);
+    progress.warn(
+      `the server does not answer: what was kept of the bundle is used (${error.message})`,
+    );
     return kept;
   }
 }
@@ -107,7 +129,9 @@ export function neededFiles(manifest) {
   const packed = "tokenizer/tokenizer.bin"; // made of the tokenizer.json, which is not opened then
   const hasPacked = manifest.files.some((file) => file.path === packed);
   const named = new Set([
-    manifest.chat, manifest.golden, hasPacked ? packed : manifest.tokenizer,
+    manifest.chat,
+    manifest.golden,
+    hasPacked ? packed : manifest.tokenizer,
     ...manifest.variants.map((entry) => entry.plan), // it checks them all
   ]);
   return manifest.files.filter(({ path }) => named.has(path) || path.startsWith("params/"));
@@ -164,15 +188,23 @@ export async function loadSession(bundle, load, { tell = () => {}, signal = null
   const variant = chooseVariant(manifest.variants, load, capabilities);
   const moduleFile = listed(manifest, variant.kernels);
   const files = neededFiles(manifest);
-  if (cache !== null) {
-    await keepManifest(cache, source.location.href, text).catch((error) =>
-      warn(`the browser's storage fails (${error?.name}: ${error?.message})`));
+  let noteLoaded = async () => {};
+  const storageFails = (error) =>
+    warn(`the browser's storage fails (${error?.name}: ${error?.message})`);
+  try {
+    if (cache !== null) noteLoaded = await beginBundle(cache, source.location.href, text);
+  } catch (error) {
+    storageFails(error);
   }
 
   const totalBytes = [moduleFile, ...files].reduce((sum, file) => sum + file.size, 0);
   progress.set({ phase: "download", totalBytes, file: moduleFile.path });
   const downloader = new Downloader({
-    source, cache, signal, warn, firstPause: outside.firstPause,
+    source,
+    cache,
+    signal,
+    warn,
+    firstPause: outside.firstPause,
     progress: (bytes, file) =>
       progress.set({ loadedBytes: progress.state.loadedBytes + bytes, file: file.path }),
   });
@@ -186,7 +218,11 @@ export async function loadSession(bundle, load, { tell = () => {}, signal = null
   } catch (error) {
     if (error instanceof MlcbError) throw error;
     throw new MlcbError(`${moduleFile.path} of the bundle does not start here`, {
-      status: 501, code: "unsupported_host", why: error?.message, hint: "use a newer browser", cause: error,
+      status: 501,
+      code: "unsupported_host",
+      why: error?.message,
+      hint: "use a newer browser",
+      cause: error,
     });
   }
 
@@ -211,5 +247,6 @@ export async function loadSession(bundle, load, { tell = () => {}, signal = null
   if (chat === undefined) listed(manifest, manifest.chat);
   const options = engineOptions(load, variant, manifest.limits);
   const session = new Session(runtime, { manifest, chat, options });
+  await noteLoaded().catch(storageFails);
   return { session, warnings: progress.warnings };
 }

@@ -3,10 +3,17 @@
 
 /** Every error that this module means to throw. */
 export declare class MlcbError extends Error {
-  constructor(text: string, details?: {
-    status?: number; code?: string | null; param?: string | null; why?: string | null;
-    hint?: string | null; cause?: unknown;
-  });
+  constructor(
+    text: string,
+    details?: {
+      status?: number;
+      code?: string | null;
+      param?: string | null;
+      why?: string | null;
+      hint?: string | null;
+      cause?: unknown;
+    },
+  );
   /** What happened, without reason and next step (`message` has all three). */
   readonly text: string;
   /** As of an HTTP answer: 400 and above the caller's, 500 and above the bundle's or the host's. */
@@ -25,7 +32,7 @@ export declare class MlcbError extends Error {
 /** What this host can do, as variants of a bundle name it: "simd128", "relaxed-simd", ... */
 export declare function hostCapabilities(validate?: (bytes: Uint8Array) => boolean): Set<string>;
 
-// ---- loading -------------------------------------------------------------------------------------
+// ---- loading ------------------------------------------------------------------------------------
 
 export interface Progress {
   phase: "manifest" | "download" | "compile" | "open";
@@ -80,9 +87,12 @@ export interface LoadOptions {
   profile?: boolean | null;
 }
 
-// ---- requests ------------------------------------------------------------------------------------
+// ---- requests -----------------------------------------------------------------------------------
 
-export interface TextPart { type: "text"; text: string }
+export interface TextPart {
+  type: "text";
+  text: string;
+}
 
 export interface ToolCall {
   id: string;
@@ -93,16 +103,27 @@ export interface ToolCall {
 
 export type ChatMessage =
   | { role: "system" | "developer" | "user"; content: string | TextPart[]; name?: string | null }
-  | { role: "tool"; content: string | TextPart[]; tool_call_id?: string | null; name?: string | null }
   | {
-    role: "assistant"; content?: string | TextPart[] | null; name?: string | null;
-    tool_calls?: ToolCall[] | null; reasoning_content?: string | null; refusal?: string | null;
-  };
+      role: "tool";
+      content: string | TextPart[];
+      tool_call_id?: string | null;
+      name?: string | null;
+    }
+  | {
+      role: "assistant";
+      content?: string | TextPart[] | null;
+      name?: string | null;
+      tool_calls?: ToolCall[] | null;
+      reasoning_content?: string | null;
+      refusal?: string | null;
+    };
 
 export interface Tool {
   type: "function";
   function: {
-    name: string; description?: string | null; parameters?: Record<string, unknown> | null;
+    name: string;
+    description?: string | null;
+    parameters?: Record<string, unknown> | null;
     strict?: boolean | null;
   };
 }
@@ -110,12 +131,14 @@ export interface Tool {
 export type ResponseFormat =
   | { type: "text" | "json_object" }
   | {
-    type: "json_schema";
-    json_schema: {
-      name: string; schema: Record<string, unknown> | boolean; description?: string | null;
-      strict?: boolean | null;
+      type: "json_schema";
+      json_schema: {
+        name: string;
+        schema: Record<string, unknown> | boolean;
+        description?: string | null;
+        strict?: boolean | null;
+      };
     };
-  };
 
 /** What the text must be. */
 export type Grammar =
@@ -165,7 +188,12 @@ export interface ChatParams extends SamplingParams {
   logprobs?: boolean | null;
   top_logprobs?: number | null;
   tools?: Tool[] | null;
-  tool_choice?: "none" | "auto" | "required" | { type: "function"; function: { name: string } } | null;
+  tool_choice?:
+    | "none"
+    | "auto"
+    | "required"
+    | { type: "function"; function: { name: string } }
+    | null;
   parallel_tool_calls?: boolean | null;
   reasoning_effort?: string | null;
   modalities?: "text"[] | null;
@@ -189,7 +217,7 @@ export interface RequestOptions {
   signal?: AbortSignal | null;
 }
 
-// ---- answers -------------------------------------------------------------------------------------
+// ---- answers ------------------------------------------------------------------------------------
 
 export interface Usage {
   prompt_tokens: number;
@@ -207,9 +235,18 @@ export interface Timings {
 
 export type FinishReason = "stop" | "length" | "tool_calls";
 
-export interface TopLogprob { token: string; logprob: number; bytes: number[] }
-export interface TokenLogprob extends TopLogprob { top_logprobs: TopLogprob[] }
-export interface ChoiceLogprobs { content: TokenLogprob[]; refusal: null }
+export interface TopLogprob {
+  token: string;
+  logprob: number;
+  bytes: number[];
+}
+export interface TokenLogprob extends TopLogprob {
+  top_logprobs: TopLogprob[];
+}
+export interface ChoiceLogprobs {
+  content: TokenLogprob[];
+  refusal: null;
+}
 
 interface AnswerFields {
   id: string;
@@ -226,7 +263,10 @@ export interface ChatCompletion extends AnswerFields {
   choices: {
     index: number;
     message: {
-      role: "assistant"; content: string | null; refusal: null; tool_calls?: ToolCall[];
+      role: "assistant";
+      content: string | null;
+      refusal: null;
+      tool_calls?: ToolCall[];
       reasoning_content?: string;
     };
     logprobs: ChoiceLogprobs | null;
@@ -241,9 +281,13 @@ export interface ChatCompletionChunk extends AnswerFields {
   choices: {
     index: number;
     delta: {
-      role?: "assistant"; content?: string; reasoning_content?: string;
+      role?: "assistant";
+      content?: string;
+      reasoning_content?: string;
       tool_calls?: {
-        index: number; id?: string; type?: "function";
+        index: number;
+        id?: string;
+        type?: "function";
         function: { name?: string; arguments: string };
       }[];
     };
@@ -260,8 +304,10 @@ export interface Completion extends AnswerFields {
     index: number;
     text: string;
     logprobs: {
-      tokens: string[]; token_logprobs: number[];
-      top_logprobs: Record<string, number>[] | null; text_offset: number[];
+      tokens: string[];
+      token_logprobs: number[];
+      top_logprobs: Record<string, number>[] | null;
+      text_offset: number[];
     } | null;
     finish_reason: "stop" | "length" | null;
     stop_reason?: string;
@@ -287,7 +333,7 @@ export interface Model {
   context_window_size: number;
 }
 
-// ---- the engine ----------------------------------------------------------------------------------
+// ---- the engine ---------------------------------------------------------------------------------
 
 export declare class Engine {
   private constructor();
@@ -316,11 +362,17 @@ export declare class Engine {
   tokenize(text: string, options?: { special?: boolean; bos?: boolean }): Promise<number[]>;
   detokenize(tokenIds: ArrayLike<number>, options?: { special?: boolean }): Promise<string>;
   /** A conversation as the text that the model sees. */
-  renderChat(messages: ChatMessage[], options?: {
-    generationPrompt?: boolean; tools?: Tool[]; continueFinalMessage?: boolean;
-    /** Seconds since 1970, for templates that tell the date. */
-    now?: number; variables?: Record<string, unknown>;
-  }): Promise<string>;
+  renderChat(
+    messages: ChatMessage[],
+    options?: {
+      generationPrompt?: boolean;
+      tools?: Tool[];
+      continueFinalMessage?: boolean;
+      /** Seconds since 1970, for templates that tell the date. */
+      now?: number;
+      variables?: Record<string, unknown>;
+    },
+  ): Promise<string>;
   /** What the engine has done and holds (docs/metrics.md). */
   metrics(): Promise<Record<string, any>>;
   /** The same figures as text for Prometheus. */

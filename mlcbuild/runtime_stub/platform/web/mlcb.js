@@ -43,8 +43,14 @@ class Completions {
       const finish = () => signal?.removeEventListener("abort", abort);
       signal?.addEventListener("abort", abort, { once: true });
       const sink = {
-        done: (answer) => { finish(); resolve(answer); },
-        fail: (error) => { finish(); reject(error); },
+        done: (answer) => {
+          finish();
+          resolve(answer);
+        },
+        fail: (error) => {
+          finish();
+          reject(error);
+        },
       };
       this.#backend.start(this.#kind, request, sink).then((stop) => {
         cancel = stop;
@@ -71,12 +77,14 @@ export class Engine {
 
   static async #load(bundle, options, outside) {
     const { load, worker, onProgress, signal } = readOptions(options);
-    // What is no bundle's address is told before a worker starts, which knows no page to start from.
+    // What is no bundle's address is told before a worker starts, which knows no page to start
+    // from.
     const { location } = await openSource(bundle);
     if (signal?.aborted) throw abortReason(signal);
-    const backend = worker === false
-      ? await LocalBackend.load(bundle, load, { onProgress, signal, outside })
-      : await WorkerBackend.load(String(location), load, { onProgress, signal, worker });
+    const backend =
+      worker === false
+        ? await LocalBackend.load(bundle, load, { onProgress, signal, outside })
+        : await WorkerBackend.load(String(location), load, { onProgress, signal, worker });
     return new Engine(KEY, backend);
   }
 
@@ -97,7 +105,9 @@ export class Engine {
       retrieve: async (name) => {
         if (name === this.modelName) return this.#model();
         throw new MlcbError(`there is no model ${name}; there is ${this.modelName}`, {
-          status: 404, code: "model_not_found", param: "model",
+          status: 404,
+          code: "model_not_found",
+          param: "model",
         });
       },
     };
@@ -137,8 +147,12 @@ export class Engine {
   }
 
   /** A conversation as the text that the model sees. */
-  async renderChat(messages, { generationPrompt = true, tools, continueFinalMessage, now, variables } = {}) {
-    if (!Array.isArray(messages)) throw invalid('messages are a list of {"role": ..., "content": ...}');
+  async renderChat(
+    messages,
+    { generationPrompt = true, tools, continueFinalMessage, now, variables } = {},
+  ) {
+    if (!Array.isArray(messages))
+      throw invalid('messages are a list of {"role": ..., "content": ...}');
     return this.#backend.ask("renderChat", {
       messages,
       add_generation_prompt: generationPrompt,
@@ -176,7 +190,10 @@ export class Engine {
 
   #model() {
     return {
-      id: this.modelName, object: "model", created: 0, owned_by: "mlcbuild",
+      id: this.modelName,
+      object: "model",
+      created: 0,
+      owned_by: "mlcbuild",
       context_window_size: this.contextWindowSize,
     };
   }

@@ -9,7 +9,12 @@ const DETOKENIZE_INSIDE = 8;
 
 /** mlcb_grammar_kind. */
 export const GrammarKind = Object.freeze({
-  NONE: 0, JSON: 1, JSON_SCHEMA: 2, REGEX: 3, EBNF: 4, STRUCTURE: 5,
+  NONE: 0,
+  JSON: 1,
+  JSON_SCHEMA: 2,
+  REGEX: 3,
+  EBNF: 4,
+  STRUCTURE: 5,
 });
 
 const encoder = new TextEncoder();
@@ -18,15 +23,17 @@ const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 const bytesOf = (ids) => new Uint8Array(Int32Array.from(ids).buffer);
 
 function noZero(text, name) {
-  if (text?.includes("\0")) throw new MlcbError(`${name} holds a NUL character`, { code: "invalid_value" });
+  if (text?.includes("\0"))
+    throw new MlcbError(`${name} holds a NUL character`, { code: "invalid_value" });
   return text;
 }
 
 // The runtime's JSON of a request. Numbers in JSON are exact up to 53 bits, a larger seed goes as
 // text; there is no infinity, null is what stands for a forbidden token's.
 function requestJson({ seed, ...rest }) {
-  const small = seed === null || seed <= Number.MAX_SAFE_INTEGER;
-  return JSON.stringify({ seed: small ? Number(seed) : String(seed), ...rest });
+  const value = seed ?? 0;
+  const isExact = value <= Number.MAX_SAFE_INTEGER;
+  return JSON.stringify({ seed: isExact ? Number(value) : String(value), ...rest });
 }
 
 /** An open bundle. */
@@ -44,9 +51,21 @@ export class NativeBundle {
     const data = encoder.encode(text);
     const flags = (special ? TOKENIZE_SPECIAL : 0) | (bos ? TOKENIZE_BOS : 0);
     // A token stands for a byte or more, BOS comes on top.
-    const ids = this.runtime.fill(data.length + 8, (buffer, capacity, size, memory) =>
-      this.runtime.call("mlcb_tokenize", this.handle, memory.bytes(data), data.length, flags, buffer,
-        capacity, size), 4);
+    const ids = this.runtime.fill(
+      data.length + 8,
+      (buffer, capacity, size, memory) =>
+        this.runtime.call(
+          "mlcb_tokenize",
+          this.handle,
+          memory.bytes(data),
+          data.length,
+          flags,
+          buffer,
+          capacity,
+          size,
+        ),
+      4,
+    );
     return Array.from(new Int32Array(ids.buffer));
   }
 
@@ -54,29 +73,55 @@ export class NativeBundle {
   detokenize(ids, { special = false, inside = false } = {}) {
     const flags = (special ? DETOKENIZE_SPECIAL : 0) | (inside ? DETOKENIZE_INSIDE : 0);
     return this.runtime.fill(16 * ids.length + 16, (buffer, capacity, size, memory) =>
-      this.runtime.call("mlcb_detokenize", this.handle, memory.bytes(bytesOf(ids)), ids.length, flags,
-        buffer, capacity, size));
+      this.runtime.call(
+        "mlcb_detokenize",
+        this.handle,
+        memory.bytes(bytesOf(ids)),
+        ids.length,
+        flags,
+        buffer,
+        capacity,
+        size,
+      ),
+    );
   }
 
   /** The text of a conversation, an object as mlcb_apply_chat_template describes it. */
   renderChat(conversation) {
     const text = JSON.stringify(conversation);
     return this.#text(2 * text.length + 1024, (buffer, capacity, size, memory) =>
-      this.runtime.call("mlcb_apply_chat_template", this.handle, memory.string(text), buffer, capacity,
-        size));
+      this.runtime.call(
+        "mlcb_apply_chat_template",
+        this.handle,
+        memory.string(text),
+        buffer,
+        capacity,
+        size,
+      ),
+    );
   }
 
   checkGrammar(kind, text) {
     noZero(text, "the grammar");
     this.runtime.scope((memory) =>
-      this.runtime.check("mlcb_grammar_check", this.handle, kind, memory.string(text)));
+      this.runtime.check("mlcb_grammar_check", this.handle, kind, memory.string(text)),
+    );
   }
 
   toolGrammar(tools, choice, parallel) {
     const text = JSON.stringify(tools);
     return this.#text(4 * text.length + 1024, (buffer, capacity, size, memory) =>
-      this.runtime.call("mlcb_tool_grammar", this.handle, memory.string(text),
-        memory.string(JSON.stringify(choice)), Number(parallel), buffer, capacity, size));
+      this.runtime.call(
+        "mlcb_tool_grammar",
+        this.handle,
+        memory.string(text),
+        memory.string(JSON.stringify(choice)),
+        Number(parallel),
+        buffer,
+        capacity,
+        size,
+      ),
+    );
   }
 
   outputParser(options) {
@@ -101,7 +146,12 @@ class OutputParser {
     this.#runtime = runtime;
     this.#handle = runtime.scope((memory) => {
       const out = memory.space(4);
-      runtime.check("mlcb_output_parser_create", handle, memory.string(JSON.stringify(options)), out);
+      runtime.check(
+        "mlcb_output_parser_create",
+        handle,
+        memory.string(JSON.stringify(options)),
+        out,
+      );
       return runtime.word(out);
     });
   }
@@ -111,8 +161,14 @@ class OutputParser {
     const data = encoder.encode(text);
     return this.#runtime.scope((memory) => {
       const out = memory.space(4);
-      this.#runtime.check("mlcb_output_parser_push", this.#handle, memory.bytes(data), data.length,
-        Number(last), out);
+      this.#runtime.check(
+        "mlcb_output_parser_push",
+        this.#handle,
+        memory.bytes(data),
+        data.length,
+        Number(last),
+        out,
+      );
       return JSON.parse(this.#runtime.string(this.#runtime.word(out)) || "[]");
     });
   }
@@ -133,7 +189,12 @@ export class NativeEngine {
     this.runtime = runtime;
     this.handle = runtime.scope((memory) => {
       const out = memory.space(4);
-      runtime.check("mlcb_web_engine_create", bundle.handle, memory.string(JSON.stringify(options)), out);
+      runtime.check(
+        "mlcb_web_engine_create",
+        bundle.handle,
+        memory.string(JSON.stringify(options)),
+        out,
+      );
       return runtime.word(out);
     });
   }
@@ -144,7 +205,7 @@ export class NativeEngine {
 
   /** Submits what the fields of mlcb_request_params say; the request's id. */
   submit(request) {
-    for (const text of request.stop) noZero(text, "a stop string");
+    for (const text of request.stop ?? []) noZero(text, "a stop string");
     noZero(request.grammar, "the grammar");
     return this.runtime.scope((memory) => {
       const out = memory.space(8);
@@ -175,9 +236,18 @@ export class NativeEngine {
   }
 
   metrics(format) {
-    return decoder.decode(this.runtime.fill(1 << 14, (buffer, capacity, size, memory) =>
-      this.runtime.call("mlcb_engine_metrics", this.handle, memory.string(format), buffer, capacity,
-        size)));
+    return decoder.decode(
+      this.runtime.fill(1 << 14, (buffer, capacity, size, memory) =>
+        this.runtime.call(
+          "mlcb_engine_metrics",
+          this.handle,
+          memory.string(format),
+          buffer,
+          capacity,
+          size,
+        ),
+      ),
+    );
   }
 
   clearCache() {
@@ -189,8 +259,14 @@ export class NativeEngine {
     return this.runtime.scope((memory) => {
       const count = ids.length * vocab;
       const out = memory.space(4 * count);
-      this.runtime.check("mlcb_engine_logits", this.handle, memory.bytes(bytesOf(ids)), ids.length, out,
-        count);
+      this.runtime.check(
+        "mlcb_engine_logits",
+        this.handle,
+        memory.bytes(bytesOf(ids)),
+        ids.length,
+        out,
+        count,
+      );
       return new Float32Array(this.runtime.bytes(out, 4 * count).slice().buffer);
     });
   }

@@ -23,6 +23,9 @@ const loadOptions = object({
   profile: nullable(boolean),
 });
 
+/** The names of all options. */
+export const optionNames = [...Object.keys(loadOptions.fields), "worker", "onProgress", "signal"];
+
 const DEFAULT_BATCH = 4;
 const DEFAULT_CONTEXT = 4096; // tokens; KV pages of long windows are a large part of 4 GiB
 
@@ -51,7 +54,7 @@ export function readOptions(given = {}) {
     const [{ path, kind, reason }] = faults;
     const name = spell(path);
     if (kind !== "unknown") throw wrong(`${name}: ${reason}`, name);
-    const close = closest(name, [...Object.keys(loadOptions.fields), "worker", "onProgress", "signal"]);
+    const close = closest(name, optionNames);
     throw wrong(`unknown option ${name}`, name, close && `did you mean ${close}?`);
   }
   const sizes = ["contextTokens", "kvTokens", "kvBytes"].filter((name) => load[name] !== undefined);
@@ -62,10 +65,14 @@ export function readOptions(given = {}) {
 }
 
 /**
- * mlcb_engine_options for options and the limits of a bundle's manifest. Without a size the KV cache
- * holds one window of at most 4096 tokens, which all requests share.
+ * mlcb_engine_options for options and the limits of a bundle's manifest. Without a size the KV
+ * cache holds one window of at most 4096 tokens, which all requests share.
  */
-export function engineOptions(load, variant, { context_window_size: window, max_batch_size: most }) {
+export function engineOptions(
+  load,
+  variant,
+  { context_window_size: window, max_batch_size: most },
+) {
   const limited = load.mode !== undefined;
   const batch = load.maxBatchSize ?? (limited ? 0 : Math.min(DEFAULT_BATCH, most));
   let tokens = load.kvTokens ?? 0;

@@ -11,8 +11,11 @@ const MOST_TIMEOUT_MS = 2 ** 31 - 1;
 const PROMPT_END = 200; // characters; what opens or closes reasoning is short
 
 const GRAMMAR_KINDS = {
-  json: GrammarKind.JSON, json_schema: GrammarKind.JSON_SCHEMA, regex: GrammarKind.REGEX,
-  ebnf: GrammarKind.EBNF, structure: GrammarKind.STRUCTURE,
+  json: GrammarKind.JSON,
+  json_schema: GrammarKind.JSON_SCHEMA,
+  regex: GrammarKind.REGEX,
+  ebnf: GrammarKind.EBNF,
+  structure: GrammarKind.STRUCTURE,
 };
 
 const SAMPLING = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1 };
@@ -27,7 +30,8 @@ export function samplingDefaults(chat) {
   const values = { ...SAMPLING };
   for (const name of Object.keys(SAMPLING)) {
     if (given[name] === undefined || given[name] === null) continue;
-    if (typeof given[name] !== "number") throw damaged(`sampling.${name} of chat.json is no number`);
+    if (typeof given[name] !== "number")
+      throw damaged(`sampling.${name} of chat.json is no number`);
     values[name] = name === "top_k" ? Math.trunc(given[name]) : given[name];
   }
   return values;
@@ -51,7 +55,8 @@ function templateMessage(message) {
   }
   if (calls?.length) {
     record.tool_calls = calls.map((call) => ({
-      id: call.id, type: "function",
+      id: call.id,
+      type: "function",
       function: { name: call.function.name, arguments: call.function.arguments },
     }));
   }
@@ -83,7 +88,9 @@ export class RequestBuilder {
   checkModel(name) {
     if (name !== this.#manifest.name) {
       throw new MlcbError(`there is no model ${name}; there is ${this.#manifest.name}`, {
-        status: 404, code: "model_not_found", param: "model",
+        status: 404,
+        code: "model_not_found",
+        param: "model",
       });
     }
   }
@@ -92,7 +99,8 @@ export class RequestBuilder {
   renderChat(conversation) {
     if (!this.#hasTemplate) {
       throw invalid("the model has no chat template", {
-        param: "messages", hint: "give the text as it is: completions.create",
+        param: "messages",
+        hint: "give the text as it is: completions.create",
       });
     }
     return this.#native.renderChat(conversation);
@@ -100,7 +108,7 @@ export class RequestBuilder {
 
   /** A chat request, rendered and tokenized; its grammar is compiled. */
   chat(request) {
-    const tools = request.tool_choice === "none" ? [] : request.tools ?? [];
+    const tools = request.tool_choice === "none" ? [] : (request.tools ?? []);
     const text = this.#chatText(request, tools);
     const limit = request.max_completion_tokens ?? request.max_tokens ?? 0;
     const native = this.#request(request, this.#native.tokenize(text), limit, this.#seed(request));
@@ -114,7 +122,11 @@ export class RequestBuilder {
     Object.assign(native, { logprobs: Number(logprobs), top_logprobs: request.top_logprobs ?? 0 });
     const prompt = text.slice(-PROMPT_END);
     // The first half of a pair that was cut away leaves no text.
-    const options = { tools: tools.length > 0, reasoning: true, prompt: prompt.replace(/^[\uDC00-\uDFFF]/, "") };
+    const options = {
+      tools: tools.length > 0,
+      reasoning: true,
+      prompt: prompt.replace(/^[\uDC00-\uDFFF]/, ""),
+    };
     const parsers = [];
     try {
       for (let i = 0; i < native.n; ++i) parsers.push(this.#native.outputParser(options));
@@ -123,7 +135,10 @@ export class RequestBuilder {
       throw error;
     }
     return {
-      natives: [native], parsers, echo: [], oneToolCall: request.parallel_tool_calls === false,
+      natives: [native],
+      parsers,
+      echo: [],
+      oneToolCall: request.parallel_tool_calls === false,
       ...this.#shared(request, native, logprobs),
     };
   }
@@ -132,8 +147,10 @@ export class RequestBuilder {
   texts(request) {
     const prompts = promptList(request.prompt);
     if (request.echo && request.logprobs !== undefined) {
-      throw invalid("logprobs of an echoed prompt are not told",
-        { param: "logprobs", hint: "leave echo out" });
+      throw invalid("logprobs of an echoed prompt are not told", {
+        param: "logprobs",
+        hint: "leave echo out",
+      });
     }
     const format = this.#format(request);
     const size = this.#manifest.model.vocab_size;
@@ -149,18 +166,24 @@ export class RequestBuilder {
         throw invalid(`${name} holds token ${most}, the model has ${size}`, { param: name });
       }
       const native = this.#request(request, ids, request.max_tokens ?? COMPLETION_TOKENS, seed);
-      return Object.assign(native, format,
-        { logprobs: Number(logprobs), top_logprobs: request.logprobs ?? 0 });
+      return Object.assign(native, format, {
+        logprobs: Number(logprobs),
+        top_logprobs: request.logprobs ?? 0,
+      });
     });
     const echo = request.echo ? prompts.map((prompt) => this.#text(prompt)) : [];
     return {
-      natives, parsers: [], echo, oneToolCall: false, ...this.#shared(request, natives[0], logprobs),
+      natives,
+      parsers: [],
+      echo,
+      oneToolCall: false,
+      ...this.#shared(request, natives[0], logprobs),
     };
   }
 
   #shared(request, native, logprobs) {
     return {
-      seed: native.seed === null ? null : request.seed ?? native.seed,
+      seed: native.seed === null ? null : (request.seed ?? native.seed),
       choices: native.n,
       stream: Boolean(request.stream),
       // An answer in one piece always tells its usage.
@@ -177,7 +200,8 @@ export class RequestBuilder {
 
   #chatText(request, tools) {
     const variables = { ...request.chat_template_kwargs };
-    if (request.reasoning_effort !== undefined) variables.reasoning_effort = request.reasoning_effort;
+    if (request.reasoning_effort !== undefined)
+      variables.reasoning_effort = request.reasoning_effort;
     const goingOn = Boolean(request.continue_final_message);
     const conversation = {
       messages: request.messages.map(templateMessage),
@@ -222,8 +246,10 @@ export class RequestBuilder {
       ignore_eos: Number(Boolean(request.ignore_eos)),
       stop: typeof stop === "string" ? [stop] : stop,
       stop_token_ids: this.#stopIds(request.stop_token_ids ?? []),
-      timeout_ms: request.timeout === undefined ? 0
-        : Math.max(1, Math.round(Math.min(MOST_TIMEOUT_MS, request.timeout * 1000))),
+      timeout_ms:
+        request.timeout === undefined
+          ? 0
+          : Math.max(1, Math.round(Math.min(MOST_TIMEOUT_MS, request.timeout * 1000))),
       grammar_kind: GrammarKind.NONE,
       grammar: null,
     };
@@ -245,7 +271,8 @@ export class RequestBuilder {
 
   #checkToken(token, param) {
     const size = this.#manifest.model.vocab_size;
-    if (token >= size) throw invalid(`${param} names token ${token}, the model has ${size}`, { param });
+    if (token >= size)
+      throw invalid(`${param} names token ${token}, the model has ${size}`, { param });
   }
 
   /** What binds the text; it is compiled. */
@@ -254,7 +281,8 @@ export class RequestBuilder {
     let grammar = null;
     if (given !== undefined) {
       kind = GRAMMAR_KINDS[given.type];
-      grammar = typeof given.value === "object" ? JSON.stringify(given.value) : given.value ?? null;
+      grammar =
+        typeof given.value === "object" ? JSON.stringify(given.value) : (given.value ?? null);
     } else if (format?.type === "json_object") {
       kind = GrammarKind.JSON;
     } else if (format?.type === "json_schema") {
@@ -279,7 +307,9 @@ export class RequestBuilder {
   /** What forces a call: of a named function one, unless several are asked for. */
   #toolGrammar(request, tools) {
     const named = request.tool_choice !== "required";
-    const parallel = named ? request.parallel_tool_calls === true : request.parallel_tool_calls !== false;
+    const parallel = named
+      ? request.parallel_tool_calls === true
+      : request.parallel_tool_calls !== false;
     let grammar;
     try {
       grammar = this.#native.toolGrammar(tools, request.tool_choice, parallel);
@@ -305,8 +335,11 @@ export class RequestBuilder {
         this.#native.checkGrammar(GrammarKind.JSON_SCHEMA, JSON.stringify(schema));
       } catch (error) {
         if (!(error instanceof MlcbError) || error.code !== "invalid_grammar") throw error;
-        throw invalid(`${param}: ${error.text.replace(/^JSON schema: /, "")}`,
-          { param, code: "invalid_grammar", hint: error.hint });
+        throw invalid(`${param}: ${error.text.replace(/^JSON schema: /, "")}`, {
+          param,
+          code: "invalid_grammar",
+          hint: error.hint,
+        });
       }
     });
   }

@@ -1,20 +1,36 @@
 // OpenAI's requests: which parameters there are, and what is wrong with a request.
 
 import {
-  Broken, any, boolean, closest, either, integer, list, literal, mapping, nothing, nullable, number,
-  object, optional, spell, string,
+  Broken,
+  any,
+  boolean,
+  closest,
+  either,
+  integer,
+  list,
+  literal,
+  mapping,
+  nothing,
+  nullable,
+  number,
+  object,
+  optional,
+  spell,
+  string,
 } from "./check.js";
 import { invalid } from "./errors.js";
 
 // What OpenAI has and this engine has not: a hint is better than "unknown".
-const UNSUPPORTED = new Map(Object.entries({
-  audio: "the model writes text only",
-  function_call: "use tool_choice",
-  functions: "use tools",
-  moderation: "there is no moderation model",
-  verbosity: "say it in the prompt",
-  web_search_options: "there is no web search",
-}));
+const UNSUPPORTED = new Map(
+  Object.entries({
+    audio: "the model writes text only",
+    function_call: "use tool_choice",
+    functions: "use tools",
+    moderation: "there is no moderation model",
+    verbosity: "say it in the prompt",
+    web_search_options: "there is no web search",
+  }),
+);
 
 const MAX_CHOICES = 128;
 const MAX_STOPS = 64;
@@ -23,7 +39,7 @@ const MAX_DEPTH = 100;
 const INT32 = 2 ** 31;
 const MOST_SECONDS = 86400;
 
-// ---- messages, tools, formats ----------------------------------------------------------------------
+// ---- messages, tools, formats -------------------------------------------------------------------
 
 const textPart = object({ type: literal("text"), text: string() });
 
@@ -33,31 +49,38 @@ const toolCall = object({
   function: object({ name: string(), arguments: string() }),
 });
 
-const message = object({
-  role: literal("system", "developer", "user", "assistant", "tool"),
-  content: nullable(either(string(), list(textPart))),
-  name: nullable(string()),
-  tool_calls: nullable(list(toolCall)),
-  tool_call_id: nullable(string()),
-  reasoning_content: nullable(string()),
-  // Taken since clients send answers back as they got them.
-  refusal: nullable(string()),
-  annotations: nullable(list(any)),
-  audio: nothing,
-  function_call: nothing,
-}, (it) => {
-  if (it.role !== "assistant") {
-    if (it.content === undefined) throw new Broken(`a message of role ${it.role} needs content`);
-    if (it.tool_calls !== undefined || it.reasoning_content !== undefined) {
-      throw new Broken("tool_calls and reasoning_content belong to role assistant");
+const message = object(
+  {
+    role: literal("system", "developer", "user", "assistant", "tool"),
+    content: nullable(either(string(), list(textPart))),
+    name: nullable(string()),
+    tool_calls: nullable(list(toolCall)),
+    tool_call_id: nullable(string()),
+    reasoning_content: nullable(string()),
+    // Taken since clients send answers back as they got them.
+    refusal: nullable(string()),
+    annotations: nullable(list(any)),
+    audio: nothing,
+    function_call: nothing,
+  },
+  (it) => {
+    if (it.role !== "assistant") {
+      if (it.content === undefined) throw new Broken(`a message of role ${it.role} needs content`);
+      if (it.tool_calls !== undefined || it.reasoning_content !== undefined) {
+        throw new Broken("tool_calls and reasoning_content belong to role assistant");
+      }
+    } else if (
+      it.content === undefined &&
+      !it.tool_calls?.length &&
+      it.reasoning_content === undefined
+    ) {
+      throw new Broken("a message of role assistant needs content or tool_calls");
     }
-  } else if (it.content === undefined && !it.tool_calls?.length && it.reasoning_content === undefined) {
-    throw new Broken("a message of role assistant needs content or tool_calls");
-  }
-  if (it.tool_call_id !== undefined && it.role !== "tool") {
-    throw new Broken("tool_call_id belongs to role tool");
-  }
-});
+    if (it.tool_call_id !== undefined && it.role !== "tool") {
+      throw new Broken("tool_call_id belongs to role tool");
+    }
+  },
+);
 
 const tool = object({
   type: literal("function"),
@@ -74,8 +97,13 @@ function keptTool(value, path, faults) {
   const before = faults.length;
   tool(value, path, faults);
   if (faults.length > before) return value;
-  const kept = (record, dropped) => Object.fromEntries(Object.entries(record).filter(
-    ([key, entry]) => key !== dropped && entry !== undefined && (dropped === null || entry !== null)));
+  const kept = (record, dropped) =>
+    Object.fromEntries(
+      Object.entries(record).filter(
+        ([key, entry]) =>
+          key !== dropped && entry !== undefined && (dropped === null || entry !== null),
+      ),
+    );
   return { ...kept(value, null), function: kept(value.function, "strict") };
 }
 
@@ -86,31 +114,40 @@ const jsonSchema = object({
   strict: nullable(boolean),
 });
 
-const responseFormat = object({
-  type: literal("text", "json_object", "json_schema"),
-  json_schema: nullable(jsonSchema),
-}, (it) => {
-  if (it.type === "json_schema" && it.json_schema === undefined) {
-    throw new Broken("is missing", { param: "response_format.json_schema", code: "missing_parameter" });
-  }
-  if (it.type !== "json_schema" && it.json_schema !== undefined) {
-    throw new Broken(`json_schema belongs to type json_schema, not to ${it.type}`);
-  }
-});
+const responseFormat = object(
+  {
+    type: literal("text", "json_object", "json_schema"),
+    json_schema: nullable(jsonSchema),
+  },
+  (it) => {
+    if (it.type === "json_schema" && it.json_schema === undefined) {
+      throw new Broken("is missing", {
+        param: "response_format.json_schema",
+        code: "missing_parameter",
+      });
+    }
+    if (it.type !== "json_schema" && it.json_schema !== undefined) {
+      throw new Broken(`json_schema belongs to type json_schema, not to ${it.type}`);
+    }
+  },
+);
 
-const grammar = object({
-  type: literal("json", "json_schema", "regex", "ebnf", "structure"),
-  value: nullable(either(string(), mapping())),
-}, (it) => {
-  if ((it.type === "json") !== (it.value === undefined)) {
-    throw new Broken("every type but json needs a value, json has none");
-  }
-  if (["regex", "ebnf"].includes(it.type) && typeof it.value !== "string") {
-    throw new Broken(`the value of a ${it.type} is text`);
-  }
-});
+const grammar = object(
+  {
+    type: literal("json", "json_schema", "regex", "ebnf", "structure"),
+    value: nullable(either(string(), mapping())),
+  },
+  (it) => {
+    if ((it.type === "json") !== (it.value === undefined)) {
+      throw new Broken("every type but json needs a value, json has none");
+    }
+    if (["regex", "ebnf"].includes(it.type) && typeof it.value !== "string") {
+      throw new Broken(`the value of a ${it.type} is text`);
+    }
+  },
+);
 
-// ---- requests --------------------------------------------------------------------------------------
+// ---- requests -----------------------------------------------------------------------------------
 
 const nonEmpty = string({ nonEmpty: true });
 const tokenId = integer({ ge: 0, lt: INT32 });
@@ -127,10 +164,12 @@ const sampling = {
   seed: nullable(integer({ ge: -(2n ** 63n), lt: 2n ** 64n }, { big: true })),
   stop: nullable(either(nonEmpty, list(nonEmpty, { max: MAX_STOPS }))),
   stream: nullable(boolean),
-  stream_options: nullable(object({
-    include_usage: nullable(boolean),
-    include_obfuscation: nullable(boolean), // padding against eavesdroppers; there is none
-  })),
+  stream_options: nullable(
+    object({
+      include_usage: nullable(boolean),
+      include_obfuscation: nullable(boolean), // padding against eavesdroppers; there is none
+    }),
+  ),
   response_format: nullable(responseFormat),
   // Extensions.
   top_k: nullable(integer({ ge: -1, lt: INT32 })),
@@ -174,7 +213,9 @@ export const mustCallTool = (it) =>
 
 function chatRule(it) {
   samplingRule(it);
-  const refuse = (param, text) => { throw new Broken(text, { param }); };
+  const refuse = (param, text) => {
+    throw new Broken(text, { param });
+  };
   if (it.top_logprobs !== undefined && !it.logprobs) refuse("top_logprobs", "needs logprobs");
   const both = it.max_tokens !== undefined && it.max_completion_tokens !== undefined;
   if (both && it.max_tokens !== it.max_completion_tokens) {
@@ -205,44 +246,53 @@ function chatRule(it) {
 }
 
 /** The parameters of chat.completions.create. */
-export const ChatRequest = object({
-  ...sampling,
-  messages: list(message, { min: 1 }),
-  max_tokens: nullable(integer({ ge: 1, lt: INT32 })),
-  max_completion_tokens: nullable(integer({ ge: 1, lt: INT32 })),
-  logprobs: nullable(boolean),
-  top_logprobs: nullable(integer({ ge: 0, le: 20 })),
-  tools: nullable(list(keptTool, { max: MAX_TOOLS })),
-  tool_choice: nullable(either(
-    literal("none", "auto", "required"),
-    object({ type: literal("function"), function: object({ name: string() }) }))),
-  parallel_tool_calls: nullable(boolean),
-  reasoning_effort: nullable(string()),
-  modalities: nullable(list(literal("text"))),
-  // Extensions.
-  chat_template_kwargs: nullable(mapping()),
-  add_generation_prompt: nullable(boolean),
-  continue_final_message: nullable(boolean),
-}, chatRule);
+export const ChatRequest = object(
+  {
+    ...sampling,
+    messages: list(message, { min: 1 }),
+    max_tokens: nullable(integer({ ge: 1, lt: INT32 })),
+    max_completion_tokens: nullable(integer({ ge: 1, lt: INT32 })),
+    logprobs: nullable(boolean),
+    top_logprobs: nullable(integer({ ge: 0, le: 20 })),
+    tools: nullable(list(keptTool, { max: MAX_TOOLS })),
+    tool_choice: nullable(
+      either(
+        literal("none", "auto", "required"),
+        object({ type: literal("function"), function: object({ name: string() }) }),
+      ),
+    ),
+    parallel_tool_calls: nullable(boolean),
+    reasoning_effort: nullable(string()),
+    modalities: nullable(list(literal("text"))),
+    // Extensions.
+    chat_template_kwargs: nullable(mapping()),
+    add_generation_prompt: nullable(boolean),
+    continue_final_message: nullable(boolean),
+  },
+  chatRule,
+);
 
 /** The parameters of completions.create. */
-export const TextRequest = object({
-  ...sampling,
-  prompt: either(string(), list(string()), list(tokenId), list(list(tokenId))),
-  max_tokens: nullable(integer({ ge: 1, lt: INT32 })),
-  logprobs: nullable(integer({ ge: 0, le: 20 })),
-  echo: nullable(boolean),
-  best_of: nullable(integer()),
-  suffix: nothing, // filling in the middle
-}, (it) => {
-  samplingRule(it);
-  if (it.best_of !== undefined && it.best_of !== (it.n ?? 1)) {
-    throw new Broken("must equal n: texts are not ranked", { param: "best_of" });
-  }
-  if (it.prompt.length === 0 && it.prompt !== "") {
-    throw new Broken("is an empty list", { param: "prompt" });
-  }
-});
+export const TextRequest = object(
+  {
+    ...sampling,
+    prompt: either(string(), list(string()), list(tokenId), list(list(tokenId))),
+    max_tokens: nullable(integer({ ge: 1, lt: INT32 })),
+    logprobs: nullable(integer({ ge: 0, le: 20 })),
+    echo: nullable(boolean),
+    best_of: nullable(integer()),
+    suffix: nothing, // filling in the middle
+  },
+  (it) => {
+    samplingRule(it);
+    if (it.best_of !== undefined && it.best_of !== (it.n ?? 1)) {
+      throw new Broken("must equal n: texts are not ranked", { param: "best_of" });
+    }
+    if (it.prompt.length === 0 && it.prompt !== "") {
+      throw new Broken("is an empty list", { param: "prompt" });
+    }
+  },
+);
 
 /** The request in what a caller gave, with nulls left out; an MlcbError for what is wrong. */
 export function parseRequest(kind, body) {
@@ -259,7 +309,8 @@ export function parseRequest(kind, body) {
 
 // Refuses what the runtime could not be handed, wherever in the body it stands.
 function checkValues(value, path, depth) {
-  if (depth > MAX_DEPTH) throw invalid(`${path[0]} is nested too deeply`, { param: String(path[0]) });
+  if (depth > MAX_DEPTH)
+    throw invalid(`${path[0]} is nested too deeply`, { param: String(path[0]) });
   const param = () => spell(path);
   const halved = (text) => {
     if (/\p{Surrogate}/u.test(text)) {
@@ -293,19 +344,26 @@ function explain(faults, kind) {
   // An alternative that matches further is what the caller meant.
   const first = faults.reduce((a, b) => (b.path.length > a.path.length ? b : a));
   const param = spell(first.path);
-  const says = (text, code = null, hint = null) => invalid(text, { param: param || null, code, hint });
+  const says = (text, code = null, hint = null) =>
+    invalid(text, { param: param || null, code, hint });
   switch (first.kind) {
-    case "unknown": return unknown(first.path, param, kind);
-    case "missing": return says(`${param} is missing`, "missing_parameter");
+    case "unknown":
+      return unknown(first.path, param, kind);
+    case "missing":
+      return says(`${param} is missing`, "missing_parameter");
     case "rule":
-      if (first.param !== null) return invalid(first.reason, { param: first.param, code: first.code });
+      if (first.param !== null)
+        return invalid(first.reason, { param: first.param, code: first.code });
       return says(`${param}: ${first.reason}`);
-    case "none": return says(`${param} is not supported`, "unsupported_parameter");
-    case "empty": return says(`${param} is empty`);
+    case "none":
+      return says(`${param} is not supported`, "unsupported_parameter");
+    case "empty":
+      return says(`${param} is empty`);
     default:
   }
   if (first.kind === "literal" && param.endsWith(".type") && param.includes(".content[")) {
-    const input = typeof first.input === "string" ? `'${first.input}'` : JSON.stringify(first.input);
+    const input =
+      typeof first.input === "string" ? `'${first.input}'` : JSON.stringify(first.input);
     return says(`${param}: only text parts are supported, not ${input}`);
   }
   const same = faults.filter((entry) => spell(entry.path) === param);
@@ -316,11 +374,15 @@ function unknown(path, param, kind) {
   const name = String(path.at(-1));
   if (path.length === 1 && UNSUPPORTED.has(name)) {
     return invalid(`${name} is not supported`, {
-      param: name, code: "unsupported_parameter", hint: UNSUPPORTED.get(name),
+      param: name,
+      code: "unsupported_parameter",
+      hint: UNSUPPORTED.get(name),
     });
   }
   const close = path.length === 1 ? closest(name, Object.keys(kind.fields)) : null;
   return invalid(`unknown parameter ${param}`, {
-    param, code: "unknown_parameter", hint: close && `did you mean ${close}?`,
+    param,
+    code: "unknown_parameter",
+    hint: close && `did you mean ${close}?`,
   });
 }

@@ -31,7 +31,8 @@ export class Runtime {
     const version = this.call("mlcb_abi_version");
     if (version !== ABI_VERSION) {
       throw new MlcbError("the bundle's runtime speaks another version of the interface", {
-        status: 500, code: "bundle_version",
+        status: 500,
+        code: "bundle_version",
         why: `it has ABI version ${version}, this loader ${ABI_VERSION}`,
         hint: "use the platform/web of the bundle's own mlcbuild",
       });
@@ -44,14 +45,19 @@ export class Runtime {
     const call = this.exports[name];
     if (typeof call !== "function") {
       throw new MlcbError(`the bundle's runtime lacks ${name}`, {
-        status: 500, code: "bundle_version", hint: "build the bundle again",
+        status: 500,
+        code: "bundle_version",
+        hint: "build the bundle again",
       });
     }
     try {
       return call(...args);
     } catch (error) {
       this.crash = new MlcbError(`the runtime crashed: ${error?.message ?? error}`, {
-        status: 500, code: "runtime_crashed", hint: "load the engine again", cause: error,
+        status: 500,
+        code: "runtime_crashed",
+        hint: "load the engine again",
+        cause: error,
       });
       throw this.crash;
     }
@@ -68,7 +74,7 @@ export class Runtime {
     return statusError(status, this.string(this.call("mlcb_last_error")));
   }
 
-  // ---- memory ------------------------------------------------------------------------------------
+  // ---- memory -----------------------------------------------------------------------------------
 
   /** A view of memory; it is detached by the next call that grows memory. */
   bytes(address, size) {
@@ -135,14 +141,17 @@ export class Runtime {
     }
   }
 
-  // ---- files and hashes --------------------------------------------------------------------------
+  // ---- files and hashes -------------------------------------------------------------------------
 
   /** Makes a file of the module's own; its address, to be filled by the caller. */
   makeFile(path, size) {
     const address = this.scope((memory) => this.call("mlcb_web_file", memory.string(path), size));
     if (address === 0) {
-      throw statusError(Status.MEMORY, `no memory for ${path} (${size} bytes)\n` +
-        "why: a page's WebAssembly memory ends at 4 GiB, or this machine has no more");
+      throw statusError(
+        Status.MEMORY,
+        `no memory for ${path} (${size} bytes)\n` +
+          "why: a page's WebAssembly memory ends at 4 GiB, or this machine has no more",
+      );
     }
     return address >>> 0;
   }

@@ -14,7 +14,11 @@ export function serve(port, outside = {}) {
     async load({ bundle, load }, told, call) {
       const controller = new AbortController();
       running.set(call, () => controller.abort());
-      const loaded = await loadSession(bundle, load, { tell: told, signal: controller.signal, ...outside });
+      const loaded = await loadSession(bundle, load, {
+        tell: told,
+        signal: controller.signal,
+        ...outside,
+      });
       session = loaded.session;
       const { manifest, info } = session;
       return { manifest, info, warnings: loaded.warnings };

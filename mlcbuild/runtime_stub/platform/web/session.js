@@ -12,17 +12,21 @@ const TOKENS_KEPT = 1 << 15;
 
 /** Lets messages, timers and the page have their turn. */
 const breathe = isNode
-  ? () => new Promise((resolve) => { setImmediate(resolve); })
+  ? () =>
+      new Promise((resolve) => {
+        setImmediate(resolve);
+      })
   : (() => {
-    // Timers are delayed by milliseconds when they nest, messages never.
-    const waiting = [];
-    const { port1, port2 } = new MessageChannel();
-    port1.onmessage = () => waiting.shift()();
-    return () => new Promise((resolve) => {
-      waiting.push(resolve);
-      port2.postMessage(null);
-    });
-  })();
+      // Timers are delayed by milliseconds when they nest, messages never.
+      const waiting = [];
+      const { port1, port2 } = new MessageChannel();
+      port1.onmessage = () => waiting.shift()();
+      return () =>
+        new Promise((resolve) => {
+          waiting.push(resolve);
+          port2.postMessage(null);
+        });
+    })();
 
 const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 
@@ -51,7 +55,7 @@ export class Session {
     this.info = this.#engine.info();
   }
 
-  // ---- requests ----------------------------------------------------------------------------------
+  // ---- requests ---------------------------------------------------------------------------------
 
   /**
    * Starts a request that was parsed; kind: "chat" or "text". `sink.chunk(chunk)` takes chunks of
@@ -64,7 +68,9 @@ export class Session {
     const prepared = isChat ? this.#builder.chat(request) : this.#builder.texts(request);
     const header = makeHeader(isChat ? "chatcmpl" : "cmpl", this.manifest);
     const maker = new (isChat ? ChatStream : TextStream)(prepared, header, (id) => this.#spell(id));
-    const assembler = prepared.stream ? null : new (isChat ? ChatAssembler : TextAssembler)(prepared);
+    const assembler = prepared.stream
+      ? null
+      : new (isChat ? ChatAssembler : TextAssembler)(prepared);
     const job = { maker, assembler, sink, ids: [] };
     try {
       prepared.natives.forEach((native, position) => {
@@ -73,7 +79,8 @@ export class Session {
         this.#jobs.set(Number(id), { job, position });
       });
     } catch (error) {
-      error.param ??= error.code === "context_length_exceeded" ? (isChat ? "messages" : "prompt") : null;
+      error.param ??=
+        error.code === "context_length_exceeded" ? (isChat ? "messages" : "prompt") : null;
       this.#drop(job);
       throw error;
     }
@@ -106,7 +113,8 @@ export class Session {
         this.#deliver();
         if (!busy && this.#jobs.size > 0) {
           throw new MlcbError("the runtime ended without ending its requests", {
-            status: 500, code: "internal_error",
+            status: 500,
+            code: "internal_error",
           });
         }
       }
@@ -151,7 +159,7 @@ export class Session {
     for (const job of jobs) job.sink.fail(error);
   }
 
-  // ---- text and figures --------------------------------------------------------------------------
+  // ---- text and figures -------------------------------------------------------------------------
 
   tokenize(text, options) {
     this.#check();
@@ -218,4 +226,5 @@ export class Session {
 }
 
 /** What calls after unload() get. */
-export const closedError = () => new MlcbError("the engine was unloaded", { code: "engine_closed" });
+export const closedError = () =>
+  new MlcbError("the engine was unloaded", { code: "engine_closed" });

@@ -41,10 +41,18 @@ function digestBlock(state, schedule, view, offset) {
     const t1 = (h + s1 + choose + ROUND[i] + schedule[i]) | 0;
     const s0 = rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22);
     const majority = (a & b) ^ (a & c) ^ (b & c);
-    h = g; g = f; f = e; e = (d + t1) | 0;
-    d = c; c = b; b = a; a = (t1 + s0 + majority) | 0;
+    h = g;
+    g = f;
+    f = e;
+    e = (d + t1) | 0;
+    d = c;
+    c = b;
+    b = a;
+    a = (t1 + s0 + majority) | 0;
   }
-  [a, b, c, d, e, f, g, h].forEach((word, i) => { state[i] += word; });
+  [a, b, c, d, e, f, g, h].forEach((word, i) => {
+    state[i] += word;
+  });
 }
 
 function slowSha256(bytes) {

@@ -5,9 +5,13 @@ import { isNode } from "./host.js";
 
 const DISK_PIECE = 4 << 20;
 
-const notFound = (path, where) => new MlcbError(`${path} of the bundle is not there`, {
-  status: 404, code: "bundle_not_found", why: where, hint: "a bundle is the folder with bundle.json in it",
-});
+const notFound = (path, where) =>
+  new MlcbError(`${path} of the bundle is not there`, {
+    status: 404,
+    code: "bundle_not_found",
+    why: where,
+    hint: "a bundle is the folder with bundle.json in it",
+  });
 
 /** Thrown where another try may help: the connection, or a server that is busy. */
 export class Interrupted extends Error {}
@@ -30,12 +34,15 @@ class DiskSource {
     } catch (error) {
       if (error.code === "ENOENT" || error.code === "ENOTDIR") throw notFound(path, where);
       throw new MlcbError(`${path} of the bundle cannot be read`, {
-        status: 500, code: "bundle_not_found", why: error.message, cause: error,
+        status: 500,
+        code: "bundle_not_found",
+        why: error.message,
+        cause: error,
       });
     }
     try {
       const piece = new Uint8Array(DISK_PIECE);
-      for (let at = from; ;) {
+      for (let at = from; ; ) {
         if (signal?.aborted) throw abortReason(signal);
         const { bytesRead } = await file.read(piece, 0, piece.length, at);
         if (bytesRead === 0) return;
@@ -69,7 +76,8 @@ class HttpSource {
       if (signal?.aborted) throw abortReason(signal);
       throw new Interrupted(`${url} cannot be fetched: ${reasonOf(error)}`, { cause: error });
     }
-    if (response.status === 416) { // shorter than what is there already
+    if (response.status === 416) {
+      // shorter than what is there already
       yield null;
       return;
     }
@@ -79,7 +87,9 @@ class HttpSource {
     }
     if (!response.ok) {
       throw new MlcbError(`${path} of the bundle cannot be fetched`, {
-        status: 502, code: "network_error", why: `${url} answers with status ${response.status}`,
+        status: 502,
+        code: "network_error",
+        why: `${url} answers with status ${response.status}`,
       });
     }
     // A server without ranges sends the whole: what is there already is passed over.
@@ -121,11 +131,15 @@ function startOf(response, asked) {
 }
 
 /** The source of a bundle that is given as a URL, a path (node), or either of its bundle.json. */
-export async function openSource(bundle, { fetch: fetchFunction = (...args) => fetch(...args) } = {}) {
+export async function openSource(
+  bundle,
+  { fetch: fetchFunction = (...args) => fetch(...args) } = {},
+) {
   if (!(bundle instanceof URL) && (typeof bundle !== "string" || bundle === "")) {
     const found = bundle === "" ? "an empty text" : bundle === null ? "null" : typeof bundle;
     throw new MlcbError(`a bundle is given as its URL${isNode ? " or folder" : ""}, not ${found}`, {
-      code: "invalid_option", param: "bundle",
+      code: "invalid_option",
+      param: "bundle",
     });
   }
   const text = String(bundle).replace(/(^|\/)bundle\.json$/, "$1");

@@ -22,8 +22,13 @@ export class TextStream {
     this.#tally = new Tally(prepared.natives);
     this.#choices = prepared.natives.flatMap((native, position) => {
       const echo = prepared.echo[position] ?? "";
-      return Array.from({ length: prepared.choices }, () =>
-        ({ echo, offset: characters(echo), ended: false, tokens: 0, logprobs: null }));
+      return Array.from({ length: prepared.choices }, () => ({
+        echo,
+        offset: characters(echo),
+        ended: false,
+        tokens: 0,
+        logprobs: null,
+      }));
     });
   }
 
@@ -64,10 +69,17 @@ export class TextStream {
 
   #addLogprob(state, event) {
     state.logprobs ??= {
-      tokens: [], token_logprobs: [], top_logprobs: this.#prepared.topLogprobs ? [] : null,
+      tokens: [],
+      token_logprobs: [],
+      top_logprobs: this.#prepared.topLogprobs ? [] : null,
       text_offset: [],
     };
-    const { tokens, token_logprobs: values, top_logprobs: top, text_offset: offsets } = state.logprobs;
+    const {
+      tokens,
+      token_logprobs: values,
+      top_logprobs: top,
+      text_offset: offsets,
+    } = state.logprobs;
     const spelled = this.#spell(event.token_id);
     tokens.push(spelled);
     values.push(logprobOf(event.logprob));
@@ -90,7 +102,8 @@ export class TextStream {
 
 function joined(first, second) {
   if (first === null || second === null) return first ?? second;
-  for (const name of Object.keys(first)) if (first[name] !== null) first[name].push(...second[name]);
+  for (const name of Object.keys(first))
+    if (first[name] !== null) first[name].push(...second[name]);
   return first;
 }
 
@@ -102,8 +115,10 @@ export class TextAssembler {
 
   constructor(prepared) {
     this.#prepared = prepared;
-    this.#choices = Array.from({ length: prepared.choices * prepared.natives.length }, (_, index) =>
-      ({ index, text: "", logprobs: null, finish_reason: null }));
+    this.#choices = Array.from(
+      { length: prepared.choices * prepared.natives.length },
+      (_, index) => ({ index, text: "", logprobs: null, finish_reason: null }),
+    );
   }
 
   /** Takes the next chunk. */
@@ -111,7 +126,10 @@ export class TextAssembler {
     this.#last = chunk;
     for (const { index, text, logprobs, ...end } of chunk.choices) {
       const choice = this.#choices[index];
-      Object.assign(choice, end, { text: choice.text + text, logprobs: joined(choice.logprobs, logprobs) });
+      Object.assign(choice, end, {
+        text: choice.text + text,
+        logprobs: joined(choice.logprobs, logprobs),
+      });
     }
   }
 

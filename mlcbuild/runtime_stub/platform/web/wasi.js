@@ -41,7 +41,10 @@ export function makeImports(module, log = (line) => console.error(`mlcb: ${line}
   let memory = null;
   const view = () => new DataView(memory.buffer);
   const bytes = (address, size) => new Uint8Array(memory.buffer, address >>> 0, size >>> 0);
-  const writers = new Map([[1, new LineWriter(log)], [2, new LineWriter(log)]]);
+  const writers = new Map([
+    [1, new LineWriter(log)],
+    [2, new LineWriter(log)],
+  ]);
 
   const known = {
     args_get: () => OK,
@@ -108,10 +111,20 @@ export function makeImports(module, log = (line) => console.error(`mlcb: ${line}
     } else if (name === "emscripten_notify_memory_growth") {
       imports[space][name] = () => {}; // every access here makes its view anew
     } else {
-      throw new MlcbError(`the runtime module asks for ${space}.${name}, which this loader has not`, {
-        status: 500, code: "bundle_version", hint: "use the platform/web of the bundle's own mlcbuild",
-      });
+      throw new MlcbError(
+        `the runtime module asks for ${space}.${name}, which this loader has not`,
+        {
+          status: 500,
+          code: "bundle_version",
+          hint: "use the platform/web of the bundle's own mlcbuild",
+        },
+      );
     }
   }
-  return { imports, attach: (exported) => { memory = exported; } };
+  return {
+    imports,
+    attach: (exported) => {
+      memory = exported;
+    },
+  };
 }

@@ -45,20 +45,6 @@ void read(const Json& value, std::vector<int32_t>* out) {
   }
 }
 
-// JSON's numbers are exact up to 53 bits: a larger seed comes as text.
-void read_seed(const Json& value, uint64_t* out) {
-  if (!value.is_string()) {
-    read(value, out);
-    return;
-  }
-  const std::string& digits = value.as_string();
-  const char* end = digits.data() + digits.size();
-  const auto parsed = std::from_chars(digits.data(), end, *out);
-  if (parsed.ec != std::errc() || parsed.ptr != end) {
-    throw Error(MLCB_ERROR_ARGUMENT, json_quote(digits) + " is no integer of 64 bits");
-  }
-}
-
 // A struct's flag: a number, as in C, or true and false.
 void read_flag(const Json& value, int32_t* out) {
   if (value.is_bool()) {
@@ -120,7 +106,9 @@ void read_members(const char* text, const char* what, Set set) {
       try {
         known = set(key, value);
       } catch (const Error& error) {
-        throw Error(MLCB_ERROR_ARGUMENT, std::string(what) + ": " + key + ": " + error.what());
+        const std::string why = error.what();
+        const size_t begin = why.compare(0, 6, "JSON: ") == 0 ? 6 : 0;  // the place is told here
+        throw Error(MLCB_ERROR_ARGUMENT, std::string(what) + ": " + key + ": " + why.substr(begin));
       }
       if (!known) {
         throw Error(MLCB_ERROR_ARGUMENT, std::string(what) + ": unknown key " + json_quote(key));

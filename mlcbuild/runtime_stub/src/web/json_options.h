@@ -19,7 +19,7 @@ class EngineOptionsJson {
 };
 
 // token_ids, stop and stop_token_ids are arrays; logit_bias is an object {"id": bias} or an array
-// of pairs [id, bias], where null forbids the token; a seed of more than 53 bits is a text.
+// of pairs [id, bias], where null forbids the token.
 class RequestParamsJson {
  public:
   explicit RequestParamsJson(const char* text);
