@@ -92,7 +92,12 @@ def write_gpu_bundle(
     ]
     _put(folder, page)
     _put(folder, {path: _shard(number) for number, path in enumerate(shards)})
-    config = {"temperature": 0.6, "top_p": 0.95, "tokenizer_files": ["tokenizer.json"]}
+    config = {
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "tokenizer_files": ["tokenizer.json"],
+        "conv_template": {"seps": ["<end>", "<end>"]},
+    }
     _put(
         folder,
         {

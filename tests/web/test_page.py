@@ -144,6 +144,7 @@ def test_choose_load_and_chat(browser: Browser, host: Host) -> None:
         ("assistant", "Here i"),
     ]
     assert request["stream_options"] == {"include_usage": True}
+    assert request["resets"] == 3  # the template ends answers, which the client would leave out
     sampling = (request["temperature"], request["top_p"], request["max_tokens"])
     assert sampling == (0.6, 0.95, 512)
     # Long words do not widen the page.

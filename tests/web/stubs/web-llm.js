@@ -62,6 +62,10 @@ export class MLCEngine {
     }
   }
 
+  async resetChat() {
+    this.resets = (this.resets ?? 0) + 1;
+  }
+
   interruptGenerate() {
     this.stopped = true;
   }
@@ -73,7 +77,7 @@ export class MLCEngine {
     if (asked === "too long") throw new ContextWindowSizeExceededError("Prompt tokens exceed context window size");
     if (asked === "lose the device") throw new DeviceLostError("Device was lost");
     const text = asked === "count" ? Array.from({ length: 5000 }, (_, i) => i).join(" ")
-      : asked === "echo" ? JSON.stringify({ ...request, messages: request.messages.slice(0, -1) })
+      : asked === "echo" ? JSON.stringify({ ...request, messages: request.messages.slice(0, -1), resets: this.resets })
         : ANSWERS[asked] ?? `You said: ${asked}`;
     const words = text.match(/\S*\s*/g).filter(Boolean);
     let tokens = 0;

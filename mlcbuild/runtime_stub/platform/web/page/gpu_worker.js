@@ -6,6 +6,7 @@ import { modelRecord, prefetch } from "../client.js";
 import { packError } from "../errors.js";
 
 let engine = null;
+let forgetsEnds = false; // whether the client may not go on from what it has computed; see below
 let stop = () => {};
 
 const tell = (message) => globalThis.postMessage(message);
@@ -38,6 +39,17 @@ async function load(url) {
   const record = await modelRecord(url);
   engine = new MLCEngine({ appConfig: { model_list: [record] }, initProgressCallback: report });
   await engine.reload(record.model_id);
+  forgetsEnds = await endsAnswers(url);
+}
+
+/**
+ * Whether the conversation template puts something behind an answer. When the client goes on from
+ * what it has computed of a conversation, it leaves that out, and the model answers worse.
+ */
+async function endsAnswers(url) {
+  const found = await caches.match(new URL("mlc-chat-config.json", url).href);
+  const { seps = [""] } = (await found.json()).conv_template ?? {};
+  return seps[1 % seps.length] !== "";
 }
 
 async function answer(request) {
@@ -46,6 +58,7 @@ async function answer(request) {
     stopped = true;
     engine.interruptGenerate();
   };
+  if (forgetsEnds) await engine.resetChat(); // so that it computes the conversation as it is
   // A signal that comes before the client has begun would be forgotten by it.
   for await (const chunk of await engine.chat.completions.create(request)) {
     tell({ chunk });
