@@ -2,7 +2,10 @@
 
 import { MlcbError } from "./errors.js";
 
-const pause = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
+const pause = (milliseconds) =>
+  new Promise((resolve) => {
+    setTimeout(resolve, milliseconds);
+  });
 
 export class Engine {
   static async load(url, { worker, signal, onProgress }) {
@@ -11,24 +14,45 @@ export class Engine {
     onProgress({ phase: "manifest", loadedBytes: 0, totalBytes: 0, file: "bundle.json" });
     const totalBytes = manifest.files.reduce((sum, file) => sum + file.size, 0);
     for (const part of [0.25, 0.5, 1]) {
-      onProgress({ phase: "download", loadedBytes: totalBytes * part, totalBytes, file: manifest.params });
+      onProgress({
+        phase: "download",
+        loadedBytes: totalBytes * part,
+        totalBytes,
+        file: manifest.params,
+      });
       await pause(5);
       if (signal.aborted) throw signal.reason;
     }
-    onProgress({ phase: "open", loadedBytes: totalBytes, totalBytes, file: null, warning: "the files are not kept" });
+    onProgress({
+      phase: "open",
+      loadedBytes: totalBytes,
+      totalBytes,
+      file: null,
+      warning: "the files are not kept",
+    });
     return new Engine();
   }
 
   chat = { completions: { create: async (request, { signal }) => this.#answer(request, signal) } };
 
-  async* #answer({ messages }, signal) {
+  async *#answer({ messages }, signal) {
     const asked = messages.at(-1).content;
     if (asked === "too long") {
       throw new MlcbError("the prompt has 5000 tokens, the window holds 2048", {
-        status: 400, code: "context_length_exceeded", param: "messages",
+        status: 400,
+        code: "context_length_exceeded",
+        param: "messages",
       });
     }
-    yield { choices: [{ index: 0, delta: { role: "assistant", reasoning_content: "let me think" }, finish_reason: null }] };
+    yield {
+      choices: [
+        {
+          index: 0,
+          delta: { role: "assistant", reasoning_content: "let me think" },
+          finish_reason: null,
+        },
+      ],
+    };
     for (const word of `CPU: ${asked}`.split(/(?<= )/)) {
       await pause(2);
       if (signal.aborted) throw signal.reason;

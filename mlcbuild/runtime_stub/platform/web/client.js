@@ -7,7 +7,7 @@
 //   const record = await modelRecord(bundle);
 //   const engine = await CreateMLCEngine(record.model_id, { appConfig: { model_list: [record] } });
 
-import { PIECE, keepManifest, openCache } from "./cache.js";
+import { PIECE, beginBundle, openCache } from "./cache.js";
 import { Downloader } from "./download.js";
 import { MlcbError, abortReason } from "./errors.js";
 import { sha256 } from "./sha256.js";
@@ -37,23 +37,36 @@ async function readManifest(source, signal) {
   } catch (error) {
     if (!(error instanceof Interrupted)) throw error;
     throw new MlcbError("bundle.json of the bundle cannot be fetched", {
-      status: 502, code: "network_error", why: error.message, cause: error,
+      status: 502,
+      code: "network_error",
+      why: error.message,
+      cause: error,
     });
   }
   let manifest;
   try {
     manifest = JSON.parse(text + decoder.decode());
   } catch (error) {
-    throw new MlcbError("bundle.json of the bundle is not JSON", { ...damaged, why: error.message });
+    throw new MlcbError("bundle.json of the bundle is not JSON", {
+      ...damaged,
+      why: error.message,
+    });
   }
   if (manifest?.bundle_version !== BUNDLE_VERSION) {
     throw new MlcbError(
       `the bundle has bundle_version ${manifest?.bundle_version}, this page knows ${BUNDLE_VERSION}`,
-      { status: 500, code: "bundle_version", hint: "use the platform/web of the bundle's own mlcbuild" });
+      {
+        status: 500,
+        code: "bundle_version",
+        hint: "use the platform/web of the bundle's own mlcbuild",
+      },
+    );
   }
   if (manifest.kind !== "client") {
     throw new MlcbError(`the bundle is for ${manifest.target}, not for MLC's browser client`, {
-      status: 501, code: "unsupported_host", hint: "build it for the target web-wasm32-webgpu",
+      status: 501,
+      code: "unsupported_host",
+      hint: "build it for the target web-wasm32-webgpu",
     });
   }
   return { manifest, text };
@@ -69,7 +82,7 @@ function listed(manifest, path) {
 
 async function open(bundle, signal) {
   const source = await openSource(bundle);
-  return { source, ...await readManifest(source, signal) };
+  return { source, ...(await readManifest(source, signal)) };
 }
 
 // ---- what the client is told -----------------------------------------------------------------------
@@ -184,9 +197,10 @@ class Filler {
     const found = await cache.match(url);
     if (found === undefined) return null;
     if (found.headers.get(MARK) === file.sha256) return found;
-    if (!found.headers.has(MARK)) { // from the client itself, which checks no params
+    if (!found.headers.has(MARK)) {
+      // from the client itself, which checks no params
       const bytes = new Uint8Array(await found.arrayBuffer());
-      if (bytes.length === file.size && await sha256(bytes) === file.sha256) {
+      if (bytes.length === file.size && (await sha256(bytes)) === file.sha256) {
         await this.#store(cache, url, file, bytes);
         return (await cache.match(url)) ?? null;
       }
@@ -201,7 +215,10 @@ class Filler {
       bytes = new Uint8Array(file.size);
     } catch (error) {
       throw new MlcbError(`there is no memory for ${file.path}, ${file.size} bytes`, {
-        status: 503, code: "out_of_memory", hint: "close other pages", cause: error,
+        status: 503,
+        code: "out_of_memory",
+        hint: "close other pages",
+        cause: error,
       });
     }
     const { source, signal, progress, warn } = this;
@@ -211,7 +228,9 @@ class Filler {
     try {
       await downloader.load(file, { view: () => bytes, sha256: () => sha256(bytes) });
     } catch (error) {
-      await rest.keep().catch((reason) => warn(`what came of ${file.path} is not kept (${reason.message})`));
+      await rest
+        .keep()
+        .catch((reason) => warn(`what came of ${file.path} is not kept (${reason.message})`));
       throw error;
     }
     await rest.drop();
@@ -226,9 +245,11 @@ class Filler {
       await cache.put(url, new Response(bytes, { headers }));
     } catch (error) {
       if (error?.name !== "QuotaExceededError") throw error;
-      const { quota = 0, usage = 0 } = await navigator.storage?.estimate?.() ?? {};
+      const { quota = 0, usage = 0 } = (await navigator.storage?.estimate?.()) ?? {};
       throw new MlcbError("the browser's storage has no room for the model", {
-        status: 507, code: "storage_full", cause: error,
+        status: 507,
+        code: "storage_full",
+        cause: error,
         why: `${file.path} needs ${file.size} bytes, ${Math.max(0, quota - usage)} are left for this site`,
         hint: "free disk space or the data of other sites; private windows get little",
       });
@@ -237,7 +258,12 @@ class Filler {
 }
 
 const forbidden = (why, hint = "allow site data for it") =>
-  new MlcbError("this page may not store files", { status: 501, code: "unsupported_host", why, hint });
+  new MlcbError("this page may not store files", {
+    status: 501,
+    code: "unsupported_host",
+    why,
+    hint,
+  });
 
 /** Runs `work` for every item, a few at once; the first failure stops the others. */
 async function inLanes(items, controller, work) {
@@ -278,22 +304,34 @@ export async function prefetch(bundle, { onProgress = () => {}, signal = null } 
   try {
     const rests = await openCache("cache-api", warn);
     if (rests === null) throw forbidden("the browser refuses to store anything for this site");
-    await keepManifest(rests, source.location.href, text);
+    const noteLoaded = await beginBundle(rests, source.location.href, text);
     const progress = (bytes, file) =>
       tell({ loadedBytes: state.loadedBytes + bytes, file: file.path });
-    const filler = new Filler({ source, manifest, rests, signal: controller.signal, progress, warn });
+    const filler = new Filler({
+      source,
+      manifest,
+      rests,
+      signal: controller.signal,
+      progress,
+      warn,
+    });
     const { client } = manifest;
     const index = await filler.fill(client.params, MODEL_CACHE, true);
     const shards = JSON.parse(new TextDecoder().decode(index)).records.map((item) => item.dataPath);
     const plan = [
-      [client.config, CONFIG_CACHE], [client.library, LIBRARY_CACHE], [manifest.tokenizer, MODEL_CACHE],
+      [client.config, CONFIG_CACHE],
+      [client.library, LIBRARY_CACHE],
+      [manifest.tokenizer, MODEL_CACHE],
       ...shards.map((path) => [path, MODEL_CACHE]),
     ];
-    const sizes = [client.params, ...plan.map(([path]) => path)].map((path) => listed(manifest, path).size);
+    const sizes = [client.params, ...plan.map(([path]) => path)].map(
+      (path) => listed(manifest, path).size,
+    );
     const totalBytes = sizes.reduce((a, b) => a + b, 0);
     tell({ phase: "download", totalBytes });
     await inLanes(plan, controller, ([path, cache]) => filler.fill(path, cache));
     if (signal?.aborted) throw abortReason(signal);
+    await noteLoaded();
     tell({ loadedBytes: totalBytes, file: null });
     return { totalBytes, storedBytes: filler.stored };
   } finally {

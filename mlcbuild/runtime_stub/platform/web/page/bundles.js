@@ -20,29 +20,42 @@ async function getJson(url) {
     response = await fetch(url, { cache: "no-cache" });
   } catch (error) {
     throw new MlcbError("the server does not answer", {
-      status: 502, code: "network_error", why: `${url} cannot be fetched`, cause: error,
+      status: 502,
+      code: "network_error",
+      why: `${url} cannot be fetched`,
+      cause: error,
     });
   }
   if (response.status === 404) return null;
   if (!response.ok) {
     throw new MlcbError("the server refuses a file", {
-      status: 502, code: "network_error", why: `${url} answers with status ${response.status}`,
+      status: 502,
+      code: "network_error",
+      why: `${url} answers with status ${response.status}`,
     });
   }
   try {
     return await response.json();
   } catch (error) {
-    throw new MlcbError(`${url} is not JSON`, { status: 500, code: "bundle_damaged", cause: error });
+    throw new MlcbError(`${url} is not JSON`, {
+      status: 500,
+      code: "bundle_damaged",
+      cause: error,
+    });
   }
 }
 
 async function open(url) {
   const manifest = await getJson(new URL("bundle.json", url));
   if (manifest === null) return null;
-  const engine = Object.keys(ENGINES).find((name) => ENGINES[name].kind === (manifest.kind ?? "plan"));
+  const engine = Object.keys(ENGINES).find(
+    (name) => ENGINES[name].kind === (manifest.kind ?? "plan"),
+  );
   if (engine === undefined || !Array.isArray(manifest.files)) {
     throw new MlcbError("bundle.json is not one that this page knows", {
-      status: 500, code: "bundle_version", why: `${url}bundle.json`,
+      status: 500,
+      code: "bundle_version",
+      why: `${url}bundle.json`,
     });
   }
   return { url, engine, manifest };
@@ -53,7 +66,9 @@ export async function openHome() {
   const bundle = await open(HOME);
   if (bundle === null) {
     throw new MlcbError("bundle.json is not there", {
-      status: 404, code: "bundle_not_found", why: `it should be at ${HOME}bundle.json`,
+      status: 404,
+      code: "bundle_not_found",
+      why: `it should be at ${HOME}bundle.json`,
       hint: "the page is part of a bundle: serve the whole folder",
     });
   }
@@ -63,22 +78,32 @@ export async function openHome() {
 /** The same model for another engine, in the folder beside this one; null if there is none. */
 export async function openBeside(home, engine) {
   const bundle = await open(new URL(`../${ENGINES[engine].target}/`, home.url).href);
-  const isSame = bundle !== null && bundle.engine === engine && bundle.manifest.name === home.manifest.name;
+  const isSame =
+    bundle !== null && bundle.engine === engine && bundle.manifest.name === home.manifest.name;
   return isSame ? bundle : null;
 }
 
 /** Bytes that a first start downloads. */
 export function downloadBytes({ manifest, engine }) {
   const { files, client, variants, tokenizer } = manifest;
-  const named = new Set(engine === "gpu"
-    ? [client.library, client.config, client.params, tokenizer]
-    : [variants[0].kernels, ...variants.map((entry) => entry.plan), manifest.chat, manifest.golden]);
+  const named = new Set(
+    engine === "gpu"
+      ? [client.library, client.config, client.params, tokenizer]
+      : [
+          variants[0].kernels,
+          ...variants.map((entry) => entry.plan),
+          manifest.chat,
+          manifest.golden,
+        ],
+  );
   if (engine === "cpu") {
     const packed = files.find(({ path }) => path.endsWith("/tokenizer.bin")); // read instead, if it is there
     named.add(packed?.path ?? tokenizer);
   }
-  const needed = files.filter(({ path }) => named.has(path) || path.startsWith("params/") ||
-    /^params_shard_\d+\.bin$/.test(path));
+  const needed = files.filter(
+    ({ path }) =>
+      named.has(path) || path.startsWith("params/") || /^params_shard_\d+\.bin$/.test(path),
+  );
   return needed.reduce((sum, file) => sum + file.size, 0);
 }
 
@@ -88,7 +113,7 @@ const SAMPLING = { temperature: 0.7, topP: 0.95 };
 /** How the model's makers sample, as far as the bundle says; 1 and 1 is what nobody chose. */
 export async function samplingDefaults({ url, engine, manifest }) {
   const path = engine === "gpu" ? manifest.client.config : manifest.chat;
-  const record = await getJson(new URL(path, url)) ?? {};
+  const record = (await getJson(new URL(path, url))) ?? {};
   const sampling = (engine === "gpu" ? record : record.sampling) ?? {};
   const { temperature = 1, top_p: topP = 1 } = sampling;
   return temperature === 1 && topP === 1 ? SAMPLING : { temperature, topP };

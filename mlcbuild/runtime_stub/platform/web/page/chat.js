@@ -70,7 +70,12 @@ class AnswerView {
   #showThought() {
     if (this.thoughts === undefined) {
       this.thoughts = make("div", { className: "text" });
-      const details = make("details", { className: "thought" }, make("summary", {}, "Thinking"), this.thoughts);
+      const details = make(
+        "details",
+        { className: "thought" },
+        make("summary", {}, "Thinking"),
+        this.thoughts,
+      );
       this.element.prepend(details);
     }
     show(this.thoughts, this.#thought);
@@ -98,7 +103,10 @@ export class Chat {
     const input = $("input");
     input.addEventListener("input", () => this.#fit());
     input.addEventListener("keydown", (event) => {
-      const sends = event.key === "Enter" && !event.shiftKey && !event.isComposing &&
+      const sends =
+        event.key === "Enter" &&
+        !event.shiftKey &&
+        !event.isComposing &&
         !matchMedia("(pointer: coarse)").matches;
       if (!sends) return;
       event.preventDefault();
@@ -159,14 +167,18 @@ export class Chat {
     this.#setBusy(true);
     const { system, ...sampling } = this.#settings.values;
     const messages = [
-      ...(system === "" ? [] : [{ role: "system", content: system }]), ...said, { role: "user", content },
+      ...(system === "" ? [] : [{ role: "system", content: system }]),
+      ...said,
+      { role: "user", content },
     ];
     try {
       const notes = await this.#write(view, messages, sampling, controller.signal);
       // Of a question without an answer the model is not told: turns alternate.
-      if (view.text !== "") said.push({ role: "user", content }, { role: "assistant", content: view.text });
+      if (view.text !== "")
+        said.push({ role: "user", content }, { role: "assistant", content: view.text });
       view.end(figures(notes));
-      if (said === this.#said) $("status").textContent = view.text === "" ? "No answer." : `Answer: ${view.text}`;
+      if (said === this.#said)
+        $("status").textContent = view.text === "" ? "No answer." : `Answer: ${view.text}`;
     } catch (error) {
       view.end("");
       if (view.text === "") view.element.remove();
@@ -221,8 +233,13 @@ export class Chat {
   /** Shows an error below what was asked; the question goes back into the field. */
   #complain(error, content, asked) {
     const { title, text, advice, fresh, reload, other } = explain(error);
-    const box = make("div", { className: "message trouble" },
-      make("strong", {}, title), make("p", {}, text), make("p", {}, advice));
+    const box = make(
+      "div",
+      { className: "message trouble" },
+      make("strong", {}, title),
+      make("p", {}, text),
+      make("p", {}, advice),
+    );
     box.setAttribute("role", "alert");
     const offers = [
       [fresh, "New chat", () => this.clear()],

@@ -52,7 +52,8 @@ function limitFindings(needs, limits) {
     if (has >= value) continue;
     const show = name.endsWith("Size") ? bytes : count;
     found.push({
-      what: `The graphics processor offers too little: ${LIMIT_NAMES[name] ?? name} ` +
+      what:
+        `The graphics processor offers too little: ${LIMIT_NAMES[name] ?? name} ` +
         `(${name}) is ${show(has)}, the model needs ${show(value)}.`,
       advice: "A smaller model, or a newer device, would do.",
     });
@@ -65,30 +66,42 @@ export async function checkGpu({ needs }, browser = globalThis) {
   if (!browser.isSecureContext) return [INSECURE];
   const gpu = browser.navigator.gpu;
   if (gpu === undefined) {
-    return [{
-      what: "This browser has no WebGPU.",
-      advice: "Current versions of Chrome, Edge, Safari and Firefox have it on most systems; " +
-        "on Linux it may have to be switched on in the browser's settings.",
-    }];
+    return [
+      {
+        what: "This browser has no WebGPU.",
+        advice:
+          "Current versions of Chrome, Edge, Safari and Firefox have it on most systems; " +
+          "on Linux it may have to be switched on in the browser's settings.",
+      },
+    ];
   }
   if (browser.caches === undefined) {
-    return [{
-      what: "This browser lets the page store nothing.",
-      advice: "The WebGPU engine loads the model from the browser's storage: allow site data.",
-    }];
+    return [
+      {
+        what: "This browser lets the page store nothing.",
+        advice: "The WebGPU engine loads the model from the browser's storage: allow site data.",
+      },
+    ];
   }
   const adapter = await gpu.requestAdapter({ powerPreference: "high-performance" });
   if (adapter === null) {
-    return [{
-      what: "The browser has WebGPU, but found no graphics processor that it may use.",
-      advice: "Look whether hardware acceleration is on in its settings, or update the graphics driver.",
-    }];
+    return [
+      {
+        what: "The browser has WebGPU, but found no graphics processor that it may use.",
+        advice:
+          "Look whether hardware acceleration is on in its settings, or update the graphics driver.",
+      },
+    ];
   }
-  const missing = needs.features.filter((name) => !adapter.features.has(name)).map((name) => ({
-    what: `The graphics processor lacks ${FEATURE_NAMES[name] ?? name}, which this model is built for.`,
-    advice: name === "shader-f16" ? "A bundle of the scheme q4f32_1 or q0f32 does without it."
-      : "A newer device or driver may have it.",
-  }));
+  const missing = needs.features
+    .filter((name) => !adapter.features.has(name))
+    .map((name) => ({
+      what: `The graphics processor lacks ${FEATURE_NAMES[name] ?? name}, which this model is built for.`,
+      advice:
+        name === "shader-f16"
+          ? "A bundle of the scheme q4f32_1 or q0f32 does without it."
+          : "A newer device or driver may have it.",
+    }));
   return [...missing, ...limitFindings(needs.limits, adapter.limits)];
 }
 
@@ -107,11 +120,16 @@ export function checkCpu({ variants }) {
 /** What there is to say about keeping so many bytes; null if they can be kept, or nobody knows. */
 export async function checkStorage(needed, browser = globalThis) {
   if (browser.caches === undefined) {
-    return "The browser keeps no files for this page, so that each start downloads the model again: " +
-      "pages have storage on https:// and on localhost.";
+    return (
+      "The browser keeps no files for this page, so that each start downloads the model again: " +
+      "pages have storage on https:// and on localhost."
+    );
   }
-  const { quota, usage = 0 } = await browser.navigator.storage?.estimate?.().catch(() => ({})) ?? {};
+  const { quota, usage = 0 } =
+    (await browser.navigator.storage?.estimate?.().catch(() => ({}))) ?? {};
   if (quota === undefined || quota - usage >= needed) return null;
-  return `The browser offers this site ${bytes(Math.max(0, quota - usage))} of storage, the model has ` +
-    `${bytes(needed)}. Private windows and full disks are the usual reasons.`;
+  return (
+    `The browser offers this site ${bytes(Math.max(0, quota - usage))} of storage, the model has ` +
+    `${bytes(needed)}. Private windows and full disks are the usual reasons.`
+  );
 }

@@ -13,16 +13,29 @@ import { unpackError } from "../errors.js";
 
 /** What loading goes through. */
 export const STEPS = {
-  gpu: [["download", "Download"], ["copy", "Copy to GPU"], ["compile", "Compile"]],
-  cpu: [["download", "Download"], ["open", "Start"]],
+  gpu: [
+    ["download", "Download"],
+    ["copy", "Copy to GPU"],
+    ["compile", "Compile"],
+  ],
+  cpu: [
+    ["download", "Download"],
+    ["open", "Start"],
+  ],
 };
 
 export function openEngine(bundle, options) {
-  return bundle.engine === "gpu" ? GpuEngine.open(bundle, options) : CpuEngine.open(bundle, options);
+  return bundle.engine === "gpu"
+    ? GpuEngine.open(bundle, options)
+    : CpuEngine.open(bundle, options);
 }
 
 const request = (messages, { temperature, topP, most }) => ({
-  messages, temperature, top_p: topP, max_tokens: most, stream: true,
+  messages,
+  temperature,
+  top_p: topP,
+  max_tokens: most,
+  stream: true,
   stream_options: { include_usage: true },
 });
 
@@ -49,16 +62,23 @@ class CpuEngine {
     engine.inner = await Engine.load(url, {
       worker: true,
       signal,
-      onProgress: ({ phase, loadedBytes, totalBytes, file, warning }) => onProgress({
-        step: CPU_STEPS[phase] ?? phase, unit: "bytes", file, warning,
-        loaded: loadedBytes, total: phase === "open" ? 0 : totalBytes,
-      }),
+      onProgress: ({ phase, loadedBytes, totalBytes, file, warning }) =>
+        onProgress({
+          step: CPU_STEPS[phase] ?? phase,
+          unit: "bytes",
+          file,
+          warning,
+          loaded: loadedBytes,
+          total: phase === "open" ? 0 : totalBytes,
+        }),
     });
     return engine;
   }
 
-  async* answer(messages, sampling, signal) {
-    const chunks = await this.inner.chat.completions.create(request(messages, sampling), { signal });
+  async *answer(messages, sampling, signal) {
+    const chunks = await this.inner.chat.completions.create(request(messages, sampling), {
+      signal,
+    });
     for await (const chunk of chunks) yield partOf(chunk);
   }
 
@@ -76,7 +96,9 @@ class GpuEngine {
   static async open({ url }, { onProgress, signal }) {
     onProgress({ step: "download", loaded: 0, total: 0, file: null });
     const engine = new GpuEngine();
-    engine.#worker = new Worker(new URL("platform/web/page/gpu_worker.js", url), { type: "module" });
+    engine.#worker = new Worker(new URL("platform/web/page/gpu_worker.js", url), {
+      type: "module",
+    });
     try {
       await engine.#call({ load: url }, ({ progress }) => onProgress(progress), signal);
     } catch (error) {
@@ -112,19 +134,33 @@ class GpuEngine {
     });
   }
 
-  async* answer(messages, sampling, signal) {
+  async *answer(messages, sampling, signal) {
     const waiting = [];
     let wake = () => {};
     let ended = false;
     let failure = null;
-    const call = this.#call({ answer: request(messages, sampling) }, ({ chunk }) => {
-      waiting.push(chunk);
-      wake();
-    }, signal);
-    call.catch((error) => { failure = error; }).finally(() => { ended = true; wake(); });
+    const call = this.#call(
+      { answer: request(messages, sampling) },
+      ({ chunk }) => {
+        waiting.push(chunk);
+        wake();
+      },
+      signal,
+    );
+    call
+      .catch((error) => {
+        failure = error;
+      })
+      .finally(() => {
+        ended = true;
+        wake();
+      });
     while (!ended || waiting.length > 0) {
       if (waiting.length > 0) yield partOf(waiting.shift());
-      else await new Promise((resolve) => { wake = resolve; });
+      else
+        await new Promise((resolve) => {
+          wake = resolve;
+        });
     }
     if (failure !== null) throw failure;
   }

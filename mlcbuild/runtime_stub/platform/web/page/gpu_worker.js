@@ -14,7 +14,10 @@ const tell = (message) => globalThis.postMessage(message);
 const CLIENT = "web-llm.js"; // MLC's client, as npm has it
 
 // How the client's own reports begin.
-const REPORTS = [["Loading model from cache", "copy"], ["Loading GPU shader modules", "compile"]];
+const REPORTS = [
+  ["Loading model from cache", "copy"],
+  ["Loading GPU shader modules", "compile"],
+];
 
 function report({ text, progress }) {
   const known = REPORTS.find(([start]) => text.startsWith(start));
@@ -27,9 +30,17 @@ async function load(url) {
   stop = () => controller.abort();
   const { totalBytes: all } = await prefetch(url, {
     signal: controller.signal,
-    onProgress: ({ loadedBytes, totalBytes, file, warning }) => tell({
-      progress: { step: "download", unit: "bytes", loaded: loadedBytes, total: totalBytes, file, warning },
-    }),
+    onProgress: ({ loadedBytes, totalBytes, file, warning }) =>
+      tell({
+        progress: {
+          step: "download",
+          unit: "bytes",
+          loaded: loadedBytes,
+          total: totalBytes,
+          file,
+          warning,
+        },
+      }),
   });
   // From here on the page ends the worker as a whole: the client cannot stop everywhere.
   stop = () => tell({ error: packError(new DOMException("stopped", "AbortError")) });

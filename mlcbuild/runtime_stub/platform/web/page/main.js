@@ -1,6 +1,13 @@
 // The page: choose an engine, load the model, talk to it.
 
-import { ENGINES, downloadBytes, openBeside, openHome, otherEngine, samplingDefaults } from "./bundles.js";
+import {
+  ENGINES,
+  downloadBytes,
+  openBeside,
+  openHome,
+  otherEngine,
+  samplingDefaults,
+} from "./bundles.js";
 import { Chat } from "./chat.js";
 import { checkCpu, checkGpu, checkStorage } from "./checks.js";
 import { $, make, showView } from "./dom.js";
@@ -43,7 +50,9 @@ class Page {
     showView("start");
     $("load").disabled = true;
     $("load").textContent = "Load the model";
-    $("verdict").replaceChildren(make("p", { className: "small" }, "Looking at what this browser can do …"));
+    $("verdict").replaceChildren(
+      make("p", { className: "small" }, "Looking at what this browser can do …"),
+    );
     let verdict;
     try {
       verdict = await this.#judge(name);
@@ -80,8 +89,13 @@ class Page {
     verdict.replaceChildren();
     if (findings.length > 0) {
       verdict.append(
-        make("p", { className: "bad-head" }, `The model cannot run on ${ENGINES[name].label} here.`),
-        make("ul", {}, ...findings.map(({ what, advice }) => make("li", {}, `${what} ${advice}`))));
+        make(
+          "p",
+          { className: "bad-head" },
+          `The model cannot run on ${ENGINES[name].label} here.`,
+        ),
+        make("ul", {}, ...findings.map(({ what, advice }) => make("li", {}, `${what} ${advice}`))),
+      );
       const other = otherEngine(name);
       if (this.#found[other] !== null) {
         const button = make("button", { type: "button" }, `Try ${ENGINES[other].label} instead`);
@@ -92,8 +106,13 @@ class Page {
     }
     const { memory } = bundle.manifest;
     const size = bytes(downloadBytes(bundle));
-    verdict.append(make("p", { className: "small" },
-      `${size} to download once; ${bytes(memory.total_bytes)} of memory while it runs, at most.`));
+    verdict.append(
+      make(
+        "p",
+        { className: "small" },
+        `${size} to download once; ${bytes(memory.total_bytes)} of memory while it runs, at most.`,
+      ),
+    );
     if (note !== null) verdict.append(make("p", {}, note));
     $("kept").hidden = globalThis.caches === undefined;
     $("load").disabled = false;
@@ -135,11 +154,13 @@ class Page {
   }
 
   #showSteps(name) {
-    $("steps").replaceChildren(...STEPS[name].map(([step, label]) => {
-      const item = make("li", {}, label);
-      item.dataset.step = step;
-      return item;
-    }));
+    $("steps").replaceChildren(
+      ...STEPS[name].map(([step, label]) => {
+        const item = make("li", {}, label);
+        item.dataset.step = step;
+        return item;
+      }),
+    );
     $("warning").hidden = true;
     $("warning").textContent = "";
     this.#showProgress(name, { step: STEPS[name][0][0], loaded: 0, total: 0, file: null });

@@ -16,7 +16,9 @@ export class Settings {
     this.#defaults = { system: "", most: Math.min(DEFAULT_MOST, window), ...defaults };
     this.values = { ...this.#defaults };
     for (const name of ["temperature", "top-p"]) {
-      $(name).addEventListener("input", () => { $(`${name}-value`).value = Number($(name).value).toFixed(2); });
+      $(name).addEventListener("input", () => {
+        $(`${name}-value`).value = Number($(name).value).toFixed(2);
+      });
     }
     $("tune").addEventListener("click", () => this.#open());
     $("reset").addEventListener("click", () => {
