@@ -7,7 +7,7 @@ The client knows no Jinja: it puts text before and behind each message. Its rule
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mlcbuild.bundle.chat_probe import ChatForm, derive_form, refuse
@@ -17,6 +17,10 @@ from mlcbuild.bundle.jinja_template import JinjaTemplate
 from mlcbuild.bundle.messages import Message
 
 _SYSTEM_PLACE = "{system_message}"
+_LOST_END = (
+    "when a conversation goes on, the browser's client leaves out what ends the answer before: "
+    "call its resetChat() before each request, as the page of this bundle does"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class WebConversation:
 
     A message is its role's text, ``role_content_sep``, the content and the separator of its turn;
     the answer that is to come is the assistant's text and ``role_empty_sep``.
+
+    ``always_system``: the system part stands in every conversation, also with an empty message.
     """
 
     bos_token_id: int | None
@@ -39,6 +45,7 @@ class WebConversation:
     assistant_end: str
     stop_strings: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
+    always_system: bool = False
     notes: tuple[str, ...] = ()
 
     def to_json(self, name: str) -> dict[str, Any]:
@@ -51,7 +58,7 @@ class WebConversation:
             "name": name,
             "system_template": self.system_template,
             "system_message": self.system_message,
-            "render_empty_system_message": False,
+            "render_empty_system_message": self.always_system,
             "add_role_after_system_message": True,
             "roles": {"user": self.user, "assistant": self.assistant, "tool": self.user},
             "role_content_sep": self.role_content_sep,
@@ -77,7 +84,7 @@ class WebConversation:
         if turns and turns[0]["role"] == "system":
             system = turns.pop(0)["content"]
         parts = []
-        if system:
+        if system or self.always_system:
             parts.append(self.system_template.replace(_SYSTEM_PLACE, system, 1))
         ends = (self.user_end, self.assistant_end)
         roles = {"user": self.user, "assistant": self.assistant}
@@ -133,8 +140,35 @@ def derive_web_conversation(
         stop_token_ids=tuple(stop_token_ids),
         notes=tuple(notes),
     )
-    _check(conversation, form, template)
+    if form.default_system is not None and system is not None:
+        moved = _with_ends_first(conversation, system.suffix)
+        if moved is not None and _difference(moved, form, template) is None:
+            return moved
+    difference = _difference(conversation, form, template)
+    if difference is not None:
+        raise refuse(difference)
+    if conversation.assistant_end:
+        return replace(conversation, notes=(*notes, _LOST_END))
     return conversation
+
+
+def _with_ends_first(conversation: WebConversation, system_end: str) -> WebConversation | None:
+    """The same conversations, with what ends an answer in front of the user's next message.
+
+    The client goes on from the answer that it has just computed, and feeds the next message alone:
+    what stands behind an answer would never be seen. In front of the first message it must end the
+    system part, so that part must be there and end in the same way; else None.
+    """
+    end = conversation.assistant_end
+    if not end or system_end != end:
+        return None
+    return replace(
+        conversation,
+        system_template=conversation.system_template.removesuffix(end),
+        user=end + conversation.user,
+        assistant_end="",
+        always_system=True,
+    )
 
 
 def _role_separator(form: ChatForm) -> str:
@@ -155,18 +189,24 @@ def _role_separator(form: ChatForm) -> str:
     )
 
 
-def _check(conversation: WebConversation, form: ChatForm, template: JinjaTemplate) -> None:
-    """Compares the client's text with the template's, for every conversation that both can have."""
+def _difference(
+    conversation: WebConversation, form: ChatForm, template: JinjaTemplate
+) -> str | None:
+    """The first difference between the client's text and the template's, if there is one.
+
+    Of every conversation that both can have.
+    """
     for case in plain_conversations():
         if not _takes(case, set(form.roles)):
             continue
-        if any(not _shows(message, form) for message in case.messages):
+        if any(not _shows(message, conversation, form) for message in case.messages):
             continue
         expected = template.render(case.messages, True)
         found = conversation.render(case.messages)
         if found != expected:
             difference = first_difference(expected, found, "the browser's client")
-            raise refuse(f"conversation {case.name!r}: {difference}")
+            return f"conversation {case.name!r}: {difference}"
+    return None
 
 
 def _takes(case: Conversation, roles: Set[str]) -> bool:
@@ -225,9 +265,9 @@ def check_pieces(
     return None
 
 
-def _shows(message: Message, form: ChatForm) -> bool:
+def _shows(message: Message, conversation: WebConversation, form: ChatForm) -> bool:
     """Whether a message is one that the client can give as it is."""
     content = str(message["content"])
     if form.trim_content and content != content.strip():
         return False
-    return bool(message["role"] != "system" or content)
+    return bool(message["role"] != "system" or content or conversation.always_system)

@@ -43,7 +43,7 @@ def client_graph(
             f"{spec.limits.max_batch_size}"
         )
         spec = replace(spec, limits=replace(spec.limits, max_batch_size=1))
-    optimize = str(spec.target_options.get("optimize", target.optimize_levels[-1]))
+    optimize = str(spec.target_options.get("optimize", target.optimize))
     resolved = resolve_source(spec, env)
     source = source_input(spec, env, resolved)
     model = inspect_action(spec, source, resolved.source)

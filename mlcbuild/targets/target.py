@@ -164,7 +164,7 @@ class ClientTarget(Target):
     ``client`` is the npm package with the version that bundles are made for, ``schemes`` names
     those that it knows. ``host_triple`` is the compiler's for code around the kernels;
     ``shared_memory`` are the bytes that the threads of a kernel may share; ``optimize_levels`` are
-    those of the linker's that a recipe may ask for, the last being the default.
+    those of the linker's that a recipe may ask for, ``optimize`` is the one without a word of it.
     """
 
     client: str
@@ -172,6 +172,7 @@ class ClientTarget(Target):
     host_triple: str
     shared_memory: int
     optimize_levels: tuple[str, ...]
+    optimize: str
 
     def supports(self, scheme: QuantScheme) -> bool:
         """Whether the client knows the scheme by this name."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlcbuild.bundle.jinja_template import JinjaTemplate
-from mlcbuild.bundle.web_chat import WebConversation, derive_web_conversation
+from mlcbuild.bundle.web_chat import WebConversation, check_pieces, derive_web_conversation
 from mlcbuild.errors import SourceError
 
 IDS = {"<s>": 1, "</s>": 2, "<|im_start|>": 3, "<|im_end|>": 4, "<|begin|>": 5}
@@ -44,14 +44,64 @@ def derive(template: str, bos: str | None = None) -> WebConversation:
 
 def test_chatml_with_a_default_system_message() -> None:
     record = derive(CHATML).to_json("tiny")
-    assert record["system_template"] == "<|im_start|>system\n{system_message}<|im_end|>\n"
+    assert record["system_template"] == "<|im_start|>system\n{system_message}"
     assert record["system_message"] == "Be kind."
-    assert record["roles"]["user"] == "<|im_start|>user\n"
-    assert record["seps"] == ["<|im_end|>\n", "<|im_end|>\n"]
+    assert record["render_empty_system_message"]
+    assert record["roles"]["user"] == "<|im_end|>\n<|im_start|>user\n"
+    assert record["seps"] == ["<|im_end|>\n", ""]
     assert (record["role_content_sep"], record["role_empty_sep"]) == ("", "")
     assert record["stop_token_ids"] == [2, 4]
     assert "system_prefix_token_ids" not in record
     assert "role_templates" not in record
+
+
+def continued(conversation: WebConversation, messages: list[dict[str, Any]]) -> str:
+    """What the model has seen when a conversation went on turn by turn.
+
+    The client feeds a user's message and the start of the answer; the answer is what was sampled,
+    without the token that ended it.
+    """
+    text = conversation.render(messages[:1])
+    for number in range(1, len(messages), 2):
+        answer, question = messages[number : number + 2]
+        piece = conversation.pieces([question])[-2:]
+        text += str(answer["content"]) + "".join(piece)
+    return text
+
+
+def test_a_conversation_that_goes_on_is_the_whole_one() -> None:
+    messages = [
+        {"role": role, "content": f"{role} {turn}"}
+        for turn in range(3)
+        for role in ("user", "assistant")
+    ][:-1]
+    conversation = derive(CHATML)
+    assert continued(conversation, messages) == conversation.render(messages)
+    assert not any("resetChat" in note for note in conversation.notes)
+    # Where nothing is always there to be ended, the end stays behind the answer, with a note.
+    other = derive(HEADERS, "<|begin|>")
+    assert continued(other, messages) != other.render(messages)
+    assert any("resetChat" in note for note in other.notes)
+
+
+def test_a_system_part_that_ends_in_another_way() -> None:
+    template = CHATML.replace("Be kind.<|im_end|>\n", "Be kind.<|im_end|>\n\n").replace(
+        "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n",
+        "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+        "{% if m['role'] == 'system' %}\n{% endif %}",
+    )
+    conversation = derive(template)
+    assert conversation.assistant_end == "<|im_end|>\n"
+    assert conversation.system_template.endswith("<|im_end|>\n\n")
+    assert any("resetChat" in note for note in conversation.notes)
+
+
+def test_pieces_that_are_other_tokens_than_the_whole() -> None:
+    conversation = derive(CHATML)
+    assert check_pieces(conversation, lambda text: [ord(char) for char in text]) is None
+    note = check_pieces(conversation, lambda text: [ord(char) for char in text[::2]])
+    assert note is not None
+    assert "encodes each message by itself" in note
 
 
 def test_a_start_of_text_and_trimmed_contents() -> None:
