@@ -66,8 +66,8 @@ _MAX_BYTES = 16 * 1024 * 1024  # far more than any model's code: weights are els
 def web_library_action(compiled: Action, runtime: Action, optimize: str) -> Action:
     """``compiled`` is of web_compile, ``runtime`` of web_runtime.
 
-    ``optimize`` is the linker's level: "1" takes a second, "3" half a minute for three quarters of
-    the size.
+    ``optimize`` is the linker's level: "1" takes a second of CPU, "2" 20 for two thirds of the
+    size, "3" 80 for 3 % less.
     """
     return Action(
         stage="web_library",
