@@ -23,6 +23,8 @@ _INSTALL = (
 )
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _VERSION_SECONDS = 60.0
+_STEADY_LENGTH = 240  # longer than most stores' scratch folders
+_NAME_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +106,49 @@ def run_emcc(
     cwd: Path,
     *,
     program: str = "emcc",
+    steady: bool = False,
 ) -> None:
-    """Runs ``program ARGUMENTS`` of Emscripten in ``cwd``: ``emcc``, ``em++`` or ``emar``."""
+    """Runs ``program ARGUMENTS`` of Emscripten in ``cwd``: ``emcc``, ``em++`` or ``emar``.
+
+    ``steady``: with the same addresses every time; ``cwd`` is from ``steady_folder``, and
+    ``arguments`` name files in it.
+    """
     tools = find_emscripten()
     env = emscripten_environment(context, tools)
-    context.run_process([tools.emcc.with_name(program), *arguments], cwd=cwd, env=env)
+    command: list[str | Path] = [tools.emcc.with_name(program), *arguments]
+    if steady:
+        env["HOME"] = env["TMPDIR"] = str(cwd)
+        command = [*fixed_addresses(), *command]
+    context.run_process(command, cwd=cwd, env=env)
+
+
+def steady_folder(base: Path) -> Path:
+    """A new folder below ``base`` whose path is as long as that of any other such folder.
+
+    clang up to 14 (Emscripten 3.1.6 has it) writes ``try`` and ``delegate`` of exceptions in the
+    order of a hash table of addresses. These are the same every time if the system's randomness is
+    off (``fixed_addresses``) and every text that clang allocates is as long as before.
+    """
+    missing = _STEADY_LENGTH - len(str(base)) - 1
+    folder = base / ("x" * missing) if 0 < missing < _NAME_MAX else base / "steady"
+    folder.mkdir()
+    return folder
+
+
+@lru_cache(maxsize=1)
+def fixed_addresses() -> tuple[str, ...]:
+    """What to put before a command so that its addresses are not random; empty if that is refused.
+
+    (Containers may refuse it.)
+    """
+    setarch = shutil.which("setarch")
+    if setarch is None:
+        return ()
+    try:
+        tried = subprocess.run([setarch, "-R", "true"], capture_output=True, check=False)
+    except OSError:
+        return ()
+    return (setarch, "-R") if tried.returncode == 0 else ()
 
 
 def emscripten_environment(context: ActionContext, tools: Emscripten) -> dict[str, str]:

@@ -8,7 +8,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mlcbuild.pipeline.action import Action, ActionContext
-from mlcbuild.pipeline.stages.emscripten import emscripten_versions, run_emcc
+from mlcbuild.pipeline.stages.emscripten import (
+    emscripten_versions,
+    fixed_addresses,
+    run_emcc,
+    steady_folder,
+)
 from mlcbuild.pipeline.stages.files import OBJECT, PLAN
 from mlcbuild.pipeline.stages.runtime import COMPILE_FLAGS, ROOT, read_units
 from mlcbuild.spec.scheme import QuantScheme
@@ -115,12 +120,22 @@ def module_files(target: WasmTarget, variants: Sequence[Variant]) -> tuple[str, 
 def _compile(context: ActionContext) -> None:
     units = [unit for unit in read_units(ROOT, "web") if unit.in_library]
     flags = [*COMPILE_FLAGS, *WASM_FLAGS]
+    if not fixed_addresses():
+        context.progress.note(
+            "this system does not let programs run at fixed addresses (setarch -R): "
+            "the modules' bytes may differ from one build to the next"
+        )
+    work = steady_folder(context.scratch)
+    for folder in ("src", "include"):
+        shutil.copytree(ROOT / folder, work / folder)
     with context.progress.task("compile", len(units), "units") as task:
 
         def compile_one(index: int) -> None:
             unit = units[index]
-            output = context.out / f"{unit.name}.o"
-            run_emcc(context, [*flags, unit.optimize, *unit.input_arguments(), "-o", output], ROOT)
+            output = f"{unit.name}.o"
+            arguments = [*flags, unit.optimize, *unit.input_arguments(), "-o", output]
+            run_emcc(context, arguments, work, steady=True)
+            shutil.copyfile(work / output, context.out / output)
             task.advance()
 
         with ThreadPoolExecutor(max_workers=max(1, context.threads)) as pool:
