@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -35,16 +36,18 @@ max_batch_size = 1
 kv_dtype = "float32"
 """
 
+# Every conversation has a system part, as those of SmolLM2 and Qwen2.5 have.
+SYSTEM = "<|im_start|>system\nBe kind.<|im_end|>\n"
+SYSTEM_TEMPLATE = (
+    "{% if messages[0]['role'] != 'system' %}" + SYSTEM + "{% endif %}" + tiny_llama.CHAT_TEMPLATE
+)
+
 
 @pytest.fixture(scope="session")
 def tiny_web_bundle(
     bundle_store: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
     """Builds a scheme of the tied variant of ``tests.parity.tiny_llama`` for browsers."""
-    import os
-
-    if os.environ.get("DEVB"):
-        return lambda scheme: Path(f"/tmp/w/cl/out/tiny/{scheme}/web-wasm32-webgpu")
     base = tmp_path_factory.mktemp("tiny-web")
 
     def build(scheme: str) -> Path:
@@ -52,6 +55,10 @@ def tiny_web_bundle(
         if shutil.which("emcc") is None:
             pytest.skip("no Emscripten (Debian: apt install emscripten)")
         source = tiny_llama.write_checkpoint(base / "model")
+        settings = json.loads((source / "tokenizer_config.json").read_bytes())
+        settings["chat_template"] = SYSTEM_TEMPLATE
+        text = json.dumps(settings)
+        (source / "tokenizer_config.json").write_text(text, encoding="utf-8")
         recipe = base / f"{scheme}.toml"
         recipe.write_text(RECIPE.format(source=source, scheme=scheme), encoding="utf-8")
         result = run_mlcbuild("--store", bundle_store, "make", recipe, "--out", base / "out")
