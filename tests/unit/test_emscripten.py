@@ -13,6 +13,7 @@ from mlcbuild.pipeline.stages.emscripten import (
     emscripten_environment,
     emscripten_versions,
     find_emscripten,
+    steady_folder,
 )
 from tests.unit.test_stages import context_for
 
@@ -88,3 +89,10 @@ def test_its_libraries_are_its_own_where_they_can_be(tmp_path: Path) -> None:
     (root / ".emscripten").unlink()
     (root / "cache").mkdir()
     assert "EM_CACHE" not in emscripten_environment(context, tools)
+
+
+def test_folders_for_the_same_bytes_have_paths_of_one_length(tmp_path: Path) -> None:
+    bases = (tmp_path / "a", tmp_path / "b" / "longer")
+    for base in bases:
+        base.mkdir(parents=True)
+    assert len({len(str(steady_folder(base))) for base in bases}) == 1
