@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, tirx
 
 from mlcbuild.kernels.webgpu import logits, sample, sort
-from mlcbuild.kernels.webgpu._builder import divide_up
+from mlcbuild.kernels.webgpu.builder import divide_up
 from mlcbuild.passes.editor import tensor_type
 
 SAMPLING_FUNCTIONS = ("softmax_with_temperature", "argsort_probs", "sample_with_top_p")

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from mlcbuild.kernels.webgpu._builder import Buffer, Expr, dynamic, store
+from mlcbuild.kernels.webgpu.builder import Buffer, Expr, dynamic, store
 from mlcbuild.kernels.webgpu.linear import (
     DEQUANTIZE,
     MATRIX_ATTRIBUTE,

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvm.tirx.script import builder as T
 
 from mlcbuild.errors import ResourceError, StageError
-from mlcbuild.kernels.webgpu._builder import divide_up, kernel, shared, store
+from mlcbuild.kernels.webgpu.builder import divide_up, kernel, shared, store
 from mlcbuild.passes.compile_web import check_kernels
 from mlcbuild.passes.device_needs import (
     check_dispatches,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mlcbuild.kernels.webgpu._builder import Buffer, Expr, KernelWriter
+from mlcbuild.kernels.webgpu.builder import Buffer, Expr, KernelWriter
 
 CODES = 8  # of 4 bits, in a word
 # What a product is found by: the names of its tensor expressions, and an annotation of the first

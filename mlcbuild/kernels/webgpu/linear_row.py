@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from mlcbuild.kernels.webgpu._builder import (
+from mlcbuild.kernels.webgpu.builder import (
     Buffer,
     Expr,
     Local,

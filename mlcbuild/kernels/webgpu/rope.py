@@ -7,7 +7,7 @@ from functools import cache
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from mlcbuild.kernels.webgpu._builder import Expr, dynamic, kernel, select, store
+from mlcbuild.kernels.webgpu.builder import Expr, dynamic, kernel, select, store
 from mlcbuild.kernels.webgpu.trig import cosine_and_sine
 from mlcbuild.spec.attention import AttentionSpec
 

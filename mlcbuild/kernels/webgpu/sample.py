@@ -7,7 +7,7 @@ from functools import cache
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from mlcbuild.kernels.webgpu._builder import (
+from mlcbuild.kernels.webgpu.builder import (
     Buffer,
     Expr,
     Local,

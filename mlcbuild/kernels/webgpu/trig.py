@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tvm import tirx
 
-from mlcbuild.kernels.webgpu._builder import Expr
+from mlcbuild.kernels.webgpu.builder import Expr
 
 # pi in three parts; the first two have few bits, so that their products with a whole number are
 # exact (Cody and Waite, 1980).
