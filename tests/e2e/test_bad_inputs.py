@@ -280,20 +280,23 @@ def test_an_error_as_json(workshop: Workshop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "key"),
+    ("table", "message"),
     [
-        ("[quality]\nmax_kld = 0.1", "quality"),
-        ('[targets.linux-x86_64-cpu]\nvariants = ["avx2"]', "targets.linux-x86_64-cpu"),
+        ("[quality]\nmax_kld = 0.1", "does not carry out: quality"),
+        (
+            '[targets.linux-x86_64-cpu]\nvariants = ["avx2"]',
+            "targets.linux-x86_64-cpu.variants: the target linux-x86_64-cpu has no option variants",
+        ),
     ],
 )
 def test_what_no_stage_carries_out_is_refused(
-    table: str, key: str, workshop: Workshop, capsys: pytest.CaptureFixture[str]
+    table: str, message: str, workshop: Workshop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny_llama.write_checkpoint(workshop.model, "tied")
     recipe = write_recipe(workshop.folder, "ahead", str(workshop.model), "q4f16_1")
     recipe.write_text(f"{recipe.read_text(encoding='utf-8')}\n{table}\n", encoding="utf-8")
     assert run(["--store", str(workshop.store), "plan", str(recipe)]) == 2
-    assert f"does not carry out: {key}" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_repaired_model_builds_on_what_was_there(workshop: Workshop) -> None:
@@ -302,7 +305,7 @@ def test_a_repaired_model_builds_on_what_was_there(workshop: Workshop) -> None:
     set_value(UP, (3, 5), np.nan)(workshop.model)
     assert workshop.make(str(workshop.model)).code == SOURCE_ERROR
     tiny_llama.write_checkpoint(workshop.model, "tied")
-    recipe = workshop.folder / "bad-q4f16_1.toml"
+    recipe = workshop.folder / "bad-q4f16_1-linux-x86_64-cpu.toml"
     workshop.capture.readouterr()
     assert run(["--store", str(workshop.store), "plan", str(recipe)]) == 0
     assert "will run  quantize" in workshop.capture.readouterr().out
