@@ -223,6 +223,37 @@ def test_the_other_engine(browser: Browser, host: Host) -> None:
     assert browser.evaluate("document.querySelector('input[value=cpu]').checked")
 
 
+def test_leaving_while_an_answer_is_written(browser: Browser, host: Host) -> None:
+    start_chat(browser, host)
+    tell(browser, "count", wait=False)
+    browser.wait("document.querySelector('.message.answer p')?.innerText.length > 40")
+    browser.click("#change")
+    browser.wait(READY)
+    browser.click("#load")
+    browser.wait(CHATTING)
+    assert browser.evaluate(IDLE)
+    tell(browser, "hello")
+    assert last(browser, ".message.answer .text").startswith("Hello!")
+    assert browser.evaluate("document.querySelectorAll('.message.answer').length") == 1
+
+
+def test_an_engine_that_is_closed_settles_its_answer(browser: Browser, host: Host) -> None:
+    open_page(browser, host, "both")
+    ended = browser.evaluate("""(async () => {
+      const { openEngine } = await import("./platform/web/page/engines.js");
+      const url = new URL("./", location.href).href;
+      const { signal } = new AbortController();
+      const engine = await openEngine({ url, engine: "gpu" }, { onProgress() {}, signal });
+      const messages = [{ role: "user", content: "count" }];
+      try {
+        for await (const part of engine.answer(messages, {}, signal)) if (part.text) engine.close();
+      } catch (error) {
+        return error.name;
+      }
+    })()""")
+    assert ended == "AbortError"
+
+
 def test_cancel_and_go_on(browser: Browser, host: Host) -> None:
     open_page(browser, host, "both")
     host.held.add(f"/both/{GPU_TARGET}/params_shard_2.bin")

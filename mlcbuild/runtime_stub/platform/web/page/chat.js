@@ -127,6 +127,8 @@ export class Chat {
   start(engine) {
     this.#engine = engine;
     this.clear();
+    this.#controller = null; // an answer of the engine before holds this one up no longer
+    this.#setBusy(false);
   }
 
   /** Forgets the conversation. */

@@ -91,7 +91,7 @@ class CpuEngine {
 
 class GpuEngine {
   #worker;
-  #take = null;
+  #stop = null; // ends the call that is waited for
 
   static async open({ url }, { onProgress, signal }) {
     onProgress({ step: "download", loaded: 0, total: 0, file: null });
@@ -113,12 +113,12 @@ class GpuEngine {
     return new Promise((resolve, reject) => {
       const abort = () => this.#worker.postMessage({ stop: true });
       const end = (settle, value) => {
-        this.#take = null;
+        this.#stop = null;
         this.#worker.onerror = null;
         signal?.removeEventListener("abort", abort);
         settle(value);
       };
-      this.#take = end;
+      this.#stop = () => end(reject, new DOMException("stopped", "AbortError"));
       this.#worker.onmessage = ({ data }) => {
         if (data.error !== undefined) end(reject, unpackError(data.error));
         else if (data.done) end(resolve);
@@ -165,8 +165,9 @@ class GpuEngine {
     if (failure !== null) throw failure;
   }
 
+  /** Ends the worker, and with it what it still does: nothing waits for it any longer. */
   close() {
     this.#worker.terminate();
-    this.#take?.(() => {});
+    this.#stop?.();
   }
 }
