@@ -166,7 +166,7 @@ def test_stop_settings_and_new_chat(browser: Browser, host: Host) -> None:
     assert figures.endswith(" · stopped")
     assert int(figures.split()[0]) < 4000
     browser.click("#tune")
-    browser.write("Be brief.")
+    browser.write("Be brief: $$5 $& $'.")
     browser.evaluate(
         "for (const [id, value] of [['temperature', 0], ['top-p', 0.5], ['most', 7]]) {"
         "const e = document.getElementById(id); e.value = value;"
@@ -180,7 +180,7 @@ def test_stop_settings_and_new_chat(browser: Browser, host: Host) -> None:
     assert browser.evaluate("document.activeElement.id") == "input"
     tell(browser, "echo")
     request = json.loads(last(browser, ".message.answer .text"))
-    assert request["messages"] == [{"role": "system", "content": "Be brief."}]
+    assert request["messages"] == [{"role": "system", "content": "Be brief: $$5 $& $'."}]
     assert (request["temperature"], request["top_p"], request["max_tokens"]) == (0, 0.5, 7)
 
 

@@ -86,6 +86,11 @@ export class MLCEngine {
   async *#answer(request) {
     this.stopped = false;
     const asked = request.messages.at(-1).content;
+    const messages = request.messages.slice(0, -1).map(({ role, content }) => ({
+      role,
+      // As the real one puts it into the template.
+      content: role === "system" ? "{system}".replace("{system}", content) : content,
+    }));
     await pause(20);
     if (asked === "too long")
       throw new ContextWindowSizeExceededError("Prompt tokens exceed context window size");
@@ -96,7 +101,7 @@ export class MLCEngine {
         : asked === "echo"
           ? JSON.stringify({
               ...request,
-              messages: request.messages.slice(0, -1),
+              messages,
               resets: this.resets,
             })
           : (ANSWERS[asked] ?? `You said: ${asked}`);

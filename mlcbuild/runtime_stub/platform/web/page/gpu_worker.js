@@ -63,6 +63,17 @@ async function endsAnswers(url) {
   return seps[1 % seps.length] !== "";
 }
 
+/**
+ * Messages as the client takes them: it puts what the system says into the template by replace(),
+ * to which $$, $& and the like are commands. Two dollars stand for one.
+ */
+const forClient = (messages) =>
+  messages.map((message) =>
+    message.role === "system"
+      ? { ...message, content: message.content.replaceAll("$", "$$$$") }
+      : message,
+  );
+
 async function answer(request) {
   let stopped = false;
   stop = () => {
@@ -70,8 +81,9 @@ async function answer(request) {
     engine.interruptGenerate();
   };
   if (forgetsEnds) await engine.resetChat(); // so that it computes the conversation as it is
+  const asked = { ...request, messages: forClient(request.messages) };
   // A signal that comes before the client has begun would be forgotten by it.
-  for await (const chunk of await engine.chat.completions.create(request)) {
+  for await (const chunk of await engine.chat.completions.create(asked)) {
     tell({ chunk });
     if (stopped) engine.interruptGenerate();
   }
