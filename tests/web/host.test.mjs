@@ -7,6 +7,7 @@ import { describe, test } from "node:test";
 
 import { closest } from "../../mlcbuild/runtime_stub/platform/web/check.js";
 import { chooseVariant, hostCapabilities } from "../../mlcbuild/runtime_stub/platform/web/host.js";
+import { pathProblem } from "../../mlcbuild/runtime_stub/platform/web/manifest.js";
 import * as module from "../../mlcbuild/runtime_stub/platform/web/mlcb.js";
 import {
   engineOptions,
@@ -228,6 +229,35 @@ test("where a bundle is", async () => {
     await assert.rejects(openSource(bad), { code: "invalid_option", param: "bundle" });
   }
   await assert.rejects(Engine.load("/no/such/folder"), { status: 404, code: "bundle_not_found" });
+});
+
+test("a manifest that is not this engine's, or that lists what no bundle may", async () => {
+  const load = (manifest) =>
+    Engine.loadWith(fakeWorld(makeBundle({ manifest })), "fake", { worker: false });
+  const client = { kind: "client", target: "web-wasm32-webgpu", abi_version: undefined };
+  await assert.rejects(load(client), {
+    status: 501,
+    code: "unsupported_host",
+    text: "the bundle is for MLC's browser client (client.js), not for the CPU engine (mlcb.js)",
+    hint: "build it for the target web-wasm32-cpu",
+  });
+  await assert.rejects(load({ bundle_version: 2 }), { code: "bundle_version" });
+  await assert.rejects(load({ abi_version: 1 }), { code: "bundle_version" });
+  const file = { path: "a", size: 1, sha256: "0".repeat(64) };
+  const bad = ["", "/a", "a/../b", "..", "./a", "a//b", "a/", "a\\b", "a\0b", "C:/a", "c:", 5, null];
+  for (const path of bad) {
+    assert.notEqual(pathProblem(path), null);
+    await assert.rejects(load({ files: [{ ...file, path }] }), {
+      status: 500,
+      code: "bundle_damaged",
+      message: /lists a path that is refused/,
+    });
+  }
+  for (const path of ["a", "a/b.c", "..a/b..", "lib/ä ö"]) assert.equal(pathProblem(path), null);
+  for (const wrong of [{ size: -1 }, { size: 1.5 }, { size: "1" }, { sha256: "0" }]) {
+    await assert.rejects(load({ files: [{ ...file, ...wrong }] }), { code: "bundle_damaged" });
+  }
+  await assert.rejects(load({ files: null }), { code: "bundle_damaged" });
 });
 
 test("the closest name", () => {

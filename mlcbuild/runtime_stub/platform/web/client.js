@@ -10,8 +10,9 @@
 import { PIECE, beginBundle, openCache } from "./cache.js";
 import { Downloader } from "./download.js";
 import { MlcbError, abortReason } from "./errors.js";
+import { fetchManifest, listed, parseManifest, unreachable } from "./manifest.js";
 import { sha256 } from "./sha256.js";
-import { Interrupted, openSource } from "./source.js";
+import { openSource } from "./source.js";
 
 // Where the client looks: caches of these names, under the files' URLs.
 const CONFIG_CACHE = "webllm/config";
@@ -20,69 +21,16 @@ const MODEL_CACHE = "webllm/model";
 
 const MARK = "x-mlcb-sha256"; // of what was checked when it was stored
 const LANES = 3; // files that come at once; each is in memory as a whole
-const BUNDLE_VERSION = 1;
 const DEFAULT_BINDING = 2 ** 27; // bytes: what every WebGPU device can bind
-
-const damaged = { status: 500, code: "bundle_damaged", hint: "publish the bundle again, whole" };
-
-// ---- the manifest ----------------------------------------------------------------------------------
-
-async function readManifest(source, signal) {
-  const decoder = new TextDecoder();
-  let text = "";
-  try {
-    for await (const bytes of source.read("bundle.json", 0, signal)) {
-      text += decoder.decode(bytes, { stream: true });
-    }
-  } catch (error) {
-    if (!(error instanceof Interrupted)) throw error;
-    throw new MlcbError("bundle.json of the bundle cannot be fetched", {
-      status: 502,
-      code: "network_error",
-      why: error.message,
-      cause: error,
-    });
-  }
-  let manifest;
-  try {
-    manifest = JSON.parse(text + decoder.decode());
-  } catch (error) {
-    throw new MlcbError("bundle.json of the bundle is not JSON", {
-      ...damaged,
-      why: error.message,
-    });
-  }
-  if (manifest?.bundle_version !== BUNDLE_VERSION) {
-    throw new MlcbError(
-      `the bundle has bundle_version ${manifest?.bundle_version}, this page knows ${BUNDLE_VERSION}`,
-      {
-        status: 500,
-        code: "bundle_version",
-        hint: "use the platform/web of the bundle's own mlcbuild",
-      },
-    );
-  }
-  if (manifest.kind !== "client") {
-    throw new MlcbError(`the bundle is for ${manifest.target}, not for MLC's browser client`, {
-      status: 501,
-      code: "unsupported_host",
-      hint: "build it for the target web-wasm32-webgpu",
-    });
-  }
-  return { manifest, text };
-}
-
-function listed(manifest, path) {
-  const file = manifest.files.find((entry) => entry.path === path);
-  if (file === undefined) {
-    throw new MlcbError(`bundle.json of the bundle does not list ${path}`, damaged);
-  }
-  return file;
-}
 
 async function open(bundle, signal) {
   const source = await openSource(bundle);
-  return { source, ...(await readManifest(source, signal)) };
+  try {
+    const text = await fetchManifest(source, signal);
+    return { source, text, manifest: parseManifest(text, "client") };
+  } catch (error) {
+    throw unreachable(error);
+  }
 }
 
 // ---- what the client is told -----------------------------------------------------------------------

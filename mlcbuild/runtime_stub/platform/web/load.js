@@ -4,15 +4,21 @@ import { beginBundle, keptManifest, openCache } from "./cache.js";
 import { Downloader } from "./download.js";
 import { MlcbError, abortReason } from "./errors.js";
 import { chooseVariant, hostCapabilities } from "./host.js";
+import {
+  MANIFEST_NAME,
+  checkVersion,
+  fetchManifest,
+  listed,
+  neededFiles,
+  parseManifest,
+  unreachable,
+} from "./manifest.js";
 import { engineOptions } from "./options.js";
 import { ABI_VERSION, Runtime, instantiate } from "./runtime.js";
 import { Session } from "./session.js";
 import { sha256 } from "./sha256.js";
 import { Interrupted, openSource } from "./source.js";
 
-const BUNDLE_VERSION = 1;
-const MANIFEST_NAME = "bundle.json";
-const MANIFEST_MOST = 16 << 20; // bytes
 const SUBTLE_MOST = 512 << 20; // bytes: the browser copies what it hashes
 const PROGRESS_EVERY = 100; // milliseconds
 
@@ -43,51 +49,9 @@ class Progress {
   }
 }
 
-async function readAll(source, path, signal) {
-  const pieces = [];
-  let size = 0;
-  for await (const bytes of source.read(path, 0, signal)) {
-    pieces.push(bytes.slice());
-    size += bytes.length;
-    if (size > MANIFEST_MOST) throw new MlcbError(`${path} of the bundle is too large`, damaged);
-  }
-  const whole = new Uint8Array(size);
-  pieces.reduce((at, piece) => {
-    whole.set(piece, at);
-    return at + piece.length;
-  }, 0);
-  return whole;
-}
-
-const damaged = { status: 500, code: "bundle_damaged", hint: "publish the bundle again, whole" };
-
-function parseManifest(text) {
-  let manifest;
-  try {
-    manifest = JSON.parse(text);
-  } catch (error) {
-    throw new MlcbError("bundle.json of the bundle is not JSON", {
-      ...damaged,
-      why: error.message,
-      hint: "a bundle is the folder with bundle.json in it",
-    });
-  }
-  const versions = [
-    ["bundle_version", BUNDLE_VERSION],
-    ["abi_version", ABI_VERSION],
-  ];
-  for (const [name, known] of versions) {
-    if (manifest?.[name] !== known) {
-      throw new MlcbError(
-        `the bundle has ${name} ${manifest?.[name]}, this loader knows ${known}`,
-        {
-          status: 500,
-          code: "bundle_version",
-          hint: "use the platform/web of the bundle's own mlcbuild",
-        },
-      );
-    }
-  }
+function readManifest(text) {
+  const manifest = parseManifest(text, "plan");
+  checkVersion(manifest, "abi_version", ABI_VERSION);
   const isWeb =
     Array.isArray(manifest.variants) &&
     manifest.variants.length > 0 &&
@@ -105,44 +69,16 @@ function parseManifest(text) {
 // The manifest, from the source; if that does not answer, as it was kept.
 async function findManifest(source, cache, signal, progress) {
   try {
-    return new TextDecoder().decode(await readAll(source, MANIFEST_NAME, signal));
+    return await fetchManifest(source, signal);
   } catch (error) {
     if (!(error instanceof Interrupted)) throw error;
     const kept = cache === null ? null : await keptManifest(cache, source.location.href);
-    if (kept === null) {
-      throw new MlcbError("bundle.json of the bundle cannot be fetched", {
-        status: 502,
-        code: "network_error",
-        why: error.message,
-        cause: error,
-      });
-    }
+    if (kept === null) throw unreachable(error);
     progress.warn(
       `the server does not answer: what was kept of the bundle is used (${error.message})`,
     );
     return kept;
   }
-}
-
-/** The files that the runtime opens, besides its module: entries of the manifest. */
-export function neededFiles(manifest) {
-  const packed = "tokenizer/tokenizer.bin"; // made of the tokenizer.json, which is not opened then
-  const hasPacked = manifest.files.some((file) => file.path === packed);
-  const named = new Set([
-    manifest.chat,
-    manifest.golden,
-    hasPacked ? packed : manifest.tokenizer,
-    ...manifest.variants.map((entry) => entry.plan), // it checks them all
-  ]);
-  return manifest.files.filter(({ path }) => named.has(path) || path.startsWith("params/"));
-}
-
-function listed(manifest, path) {
-  const file = manifest.files.find((entry) => entry.path === path);
-  if (file === undefined) {
-    throw new MlcbError(`bundle.json of the bundle does not list ${path}`, damaged);
-  }
-  return file;
 }
 
 // The browser's own sha256 is the faster one by far, where there is one and memory for its copy.
@@ -184,7 +120,7 @@ export async function loadSession(bundle, load, { tell = () => {}, signal = null
   const source = await outside.openSource(bundle);
   const cache = source.isRemote ? await outside.openCache(load.cache, warn) : null;
   const text = await findManifest(source, cache, signal, progress);
-  const manifest = parseManifest(text);
+  const manifest = readManifest(text);
   const variant = chooseVariant(manifest.variants, load, capabilities);
   const moduleFile = listed(manifest, variant.kernels);
   const files = neededFiles(manifest);
