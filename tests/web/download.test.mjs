@@ -27,12 +27,12 @@ afterEach(async () => {
 });
 
 /** Loads from the server; the shard as it is in the module's memory, and what was told. */
-async function load(options = {}) {
+async function load({ url = server.url, ...options } = {}) {
   const wasm = fakeWasm();
   const told = [];
   server.log.length = 0;
   const world = { ...fakeWorld(null, wasm) };
-  const engine = await Engine.loadWith(world, server.url, {
+  const engine = await Engine.loadWith(world, url, {
     worker: false,
     onProgress: (progress) => told.push(progress),
     ...options,
@@ -78,6 +78,19 @@ describe("without a cache", () => {
     assert.equal(last.loadedBytes, last.totalBytes);
     assert.ok(told.every((it, i) => i === 0 || it.loadedBytes >= told[i - 1].loadedBytes));
     assert.deepEqual(engine.warnings, []);
+  });
+
+  test("the query of the bundle's URL goes with every request, and into no message", async () => {
+    const { shard, asked } = await load({ url: `${server.url}bundle.json?key=a%2Fb&x` });
+    assert.deepEqual(shard, big);
+    assert.equal(asked.length, 10);
+    assert.deepEqual([...server.queries], ["key=a%2Fb&x"]);
+    server.behave = (path, request, response) => Boolean(response.writeHead(403).end());
+    await assert.rejects(load({ url: `${server.url}?key=secret` }), (error) => {
+      assert.equal(error.code, "network_error");
+      assert.doesNotMatch(error.message, /secret/);
+      return true;
+    });
   });
 
   test("a connection that breaks goes on from the first missing byte", async () => {
@@ -259,6 +272,12 @@ for (const kind of ["cache-api", "opfs"]) {
       assert.deepEqual(shard, big);
       assert.equal(told.at(-1).loadedBytes, told.at(-1).totalBytes);
       if (kind === "opfs") assert.equal(storage.locked.size, 0);
+    });
+
+    test("a bundle is the same one under another query", async () => {
+      make();
+      await load({ url: `${server.url}?key=1` });
+      assert.deepEqual((await load({ url: `${server.url}?key=2` })).asked, ["bundle.json"]);
     });
 
     test("without a server what is kept is used, and that is said", async () => {

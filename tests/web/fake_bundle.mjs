@@ -109,12 +109,14 @@ export function fakeWorld(files = makeBundle(), wasm = fakeWasm()) {
 
 /**
  * A server of files. `behave(path, request, response)` may answer itself and return true; `log`
- * holds [path, range] of each request.
+ * holds [path, range] of each request, `queries` what stood behind a question mark.
  */
 export async function serveFiles(files, { ranges = true } = {}) {
-  const server = { files, ranges, log: [], behave: () => false };
+  const server = { files, ranges, log: [], queries: new Set(), behave: () => false };
   const http = createServer((request, response) => {
-    const path = decodeURIComponent(request.url.slice(1));
+    const [address, query = ""] = request.url.slice(1).split("?");
+    const path = decodeURIComponent(address);
+    server.queries.add(query);
     const range = request.headers.range;
     server.log.push([path, range ?? null]);
     if (server.behave(path, request, response)) return;

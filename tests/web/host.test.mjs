@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
+import { resolve } from "node:path";
 import { describe, test } from "node:test";
 
 import { closest } from "../../mlcbuild/runtime_stub/platform/web/check.js";
@@ -223,6 +224,10 @@ test("where a bundle is", async () => {
     (await openSource("https://example.org/a/bundle.json")).location.href,
     "https://example.org/a/",
   );
+  const signed = await openSource("https://example.org/a/bundle.json?x=1#y");
+  assert.equal(signed.location.href, "https://example.org/a/");
+  assert.equal(signed.address.href, "https://example.org/a/?x=1");
+  assert.equal((await openSource("./b/bundle.json")).location, resolve("b"));
   assert.equal((await openSource(new URL("file:///tmp/x%20y"))).location, "/tmp/x y");
   assert.equal((await openSource("/tmp/x")).isRemote, false);
   for (const bad of ["", null, undefined, 5]) {

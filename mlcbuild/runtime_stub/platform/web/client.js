@@ -57,7 +57,7 @@ export async function modelRecord(bundle, { signal = null } = {}) {
   return {
     model: modelAddress(base),
     model_id: `${manifest.name}-${manifest.scheme.name}`,
-    model_lib: new URL(client.library, base).href,
+    model_lib: source.url(client.library).href,
     required_features: needs.features,
     vram_required_MB: Math.ceil(memory.total_bytes / 2 ** 20),
     low_resource_required: false,
@@ -128,7 +128,7 @@ class Filler {
   async fill(path, cacheName, wanted = false) {
     const file = listed(this.manifest, path);
     const cache = await caches.open(cacheName);
-    const url = new URL(path, this.source.location).href;
+    const url = this.source.url(path).href;
     const found = await this.#stored(cache, url, file);
     if (found !== null) {
       this.stored += file.size;

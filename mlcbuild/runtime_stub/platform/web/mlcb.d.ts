@@ -337,7 +337,7 @@ export interface Model {
 
 export declare class Engine {
   private constructor();
-  /** Loads a bundle: its URL, in node also its folder. */
+  /** Loads a bundle: its URL, whose query goes with every request; in node also its folder. */
   static load(bundle: string | URL, options?: LoadOptions): Promise<Engine>;
   /** Forgets what browsers keep of a bundle (what others share stays), or of all bundles. */
   static clearCache(bundle?: string | URL | null): Promise<void>;

@@ -79,12 +79,12 @@ export class Engine {
     const { load, worker, onProgress, signal } = readOptions(options);
     // What is no bundle's address is told before a worker starts, which knows no page to start
     // from.
-    const { location } = await openSource(bundle);
+    const { address, location } = await openSource(bundle);
     if (signal?.aborted) throw abortReason(signal);
     const backend =
       worker === false
         ? await LocalBackend.load(bundle, load, { onProgress, signal, outside })
-        : await WorkerBackend.load(String(location), load, { onProgress, signal, worker });
+        : await WorkerBackend.load(String(address ?? location), load, { onProgress, signal, worker });
     return new Engine(KEY, backend);
   }
 

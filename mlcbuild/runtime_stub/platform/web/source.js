@@ -59,19 +59,29 @@ class DiskSource {
 class HttpSource {
   isRemote = true;
 
-  constructor(base, fetchFunction) {
-    this.location = base;
+  /** `address`: of the folder; its query goes with each request, and is part of no name. */
+  constructor(address, fetchFunction) {
+    this.address = address;
+    this.location = new URL(address);
+    this.location.search = "";
     this.fetch = fetchFunction;
+  }
+
+  /** Where a file is, without the query. */
+  url(path) {
+    return new URL(path.split("/").map(encodeURIComponent).join("/"), this.location);
   }
 
   /** The bytes of a file from a place on, in pieces as they come. */
   async *read(path, from, signal, { reload = false } = {}) {
-    const url = new URL(path.split("/").map(encodeURIComponent).join("/"), this.location);
+    const url = this.url(path); // for messages: a query may be a secret
+    const asked = new URL(url);
+    asked.search = this.address.search;
     const headers = from > 0 ? { Range: `bytes=${from}-` } : {};
     let response;
     try {
       // What is kept, is kept by the cache of this module: not twice.
-      response = await this.fetch(url, { headers, signal, cache: reload ? "reload" : "no-store" });
+      response = await this.fetch(asked, { headers, signal, cache: reload ? "reload" : "no-store" });
     } catch (error) {
       if (signal?.aborted) throw abortReason(signal);
       throw new Interrupted(`${url} cannot be fetched: ${reasonOf(error)}`, { cause: error });
@@ -130,7 +140,10 @@ function startOf(response, asked) {
   return range ? Number(range[1]) : asked;
 }
 
-/** The source of a bundle that is given as a URL, a path (node), or either of its bundle.json. */
+/**
+ * The source of a bundle that is given as a URL, a path (node), or either of its bundle.json. The
+ * query of a URL (a signature, a token) goes with the request of each file.
+ */
 export async function openSource(
   bundle,
   { fetch: fetchFunction = (...args) => fetch(...args) } = {},
@@ -142,15 +155,18 @@ export async function openSource(
       param: "bundle",
     });
   }
-  const text = String(bundle).replace(/(^|\/)bundle\.json$/, "$1");
+  const withoutName = (path) => path.replace(/(^|\/)bundle\.json$/, "$1");
+  const text = String(bundle);
   if (isNode && !/^(https?|blob|data):/i.test(text)) {
     const { fileURLToPath } = await import("node:url");
     const { resolve } = await import("node:path");
-    return new DiskSource(resolve(text.startsWith("file:") ? fileURLToPath(text) : text));
+    const path = text.startsWith("file:") ? fileURLToPath(text) : text;
+    return new DiskSource(resolve(withoutName(path)));
   }
   const page = globalThis.document?.baseURI ?? globalThis.location?.href;
   const base = new URL(text, page);
-  base.search = base.hash = "";
+  base.hash = "";
+  base.pathname = withoutName(base.pathname);
   if (!base.pathname.endsWith("/")) base.pathname += "/";
   return new HttpSource(base, fetchFunction);
 }
