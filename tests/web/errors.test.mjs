@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 
 import { MlcbError } from "../../mlcbuild/runtime_stub/platform/web/mlcb.js";
+import { makeBundle } from "./fake_bundle.mjs";
 import { assertTidy, open, say, turn } from "./fake_engine.mjs";
 import { FAILS, TRAPS } from "./fake_wasm.mjs";
 
@@ -123,6 +124,20 @@ describe("errors", () => {
     });
     await turn();
     assertTidy(state);
+  });
+
+  test("more memory than there are addresses", async () => {
+    const bundle = (manifest) => ({ files: makeBundle({ manifest }) });
+    // 4 * 2 * 2 ** 29 bytes are none in 32 bits.
+    const { engine, state } = await open({}, bundle({ model: { vocab_size: 2 ** 29 } }));
+    await rejects(engine.logits([1, 2]), { status: 503, code: "out_of_memory" });
+    assertTidy(state);
+    const { files } = JSON.parse(new TextDecoder().decode(makeBundle().get("bundle.json")));
+    files.find((file) => file.path === "chat.json").size = 2 ** 32 + 64;
+    await rejects(open({}, bundle({ files })), {
+      code: "out_of_memory",
+      text: `no memory for /bundle/chat.json (${2 ** 32 + 64} bytes)`,
+    });
   });
 
   test("a crash ends everything, and says so", async () => {

@@ -171,7 +171,8 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
 
   const exports = {
     memory,
-    malloc(size) {
+    malloc(wide) {
+      const size = wide >>> 0; // an argument has 32 bits
       const at = take(size);
       if (at) state.live.set(at, size);
       return at;
@@ -181,7 +182,8 @@ export function fakeWasm({ pages = 4, abi = 2, bundleStatus = 0 } = {}) {
     },
     mlcb_abi_version: () => abi,
     mlcb_last_error: () => (errorAt = keep(lastError)),
-    mlcb_web_file(path, size) {
+    mlcb_web_file(path, wide) {
+      const size = wide >>> 0;
       const at = take(Math.max(1, size));
       if (at) state.files.set(string(path), { at, size });
       else lastError = "no memory";

@@ -9,6 +9,8 @@ export const ABI_VERSION = 2;
 const encoder = new TextEncoder();
 const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 
+const ADDRESSES = 2 ** 32; // a size of so many bytes would arrive as its remainder
+
 /** Instantiates a compiled runtime module. */
 export async function instantiate(module) {
   const { imports, attach } = makeImports(module);
@@ -106,8 +108,9 @@ export class Runtime {
   scope(body) {
     const taken = [];
     const space = (size) => {
+      if (size >= ADDRESSES) throw noMemory(`${size} bytes`);
       const address = this.call("malloc", Math.max(8, size)) >>> 0;
-      if (address === 0) throw statusError(Status.MEMORY, `no memory for ${size} bytes`);
+      if (address === 0) throw noMemory(`${size} bytes`);
       taken.push(address);
       return address;
     };
@@ -145,14 +148,11 @@ export class Runtime {
 
   /** Makes a file of the module's own; its address, to be filled by the caller. */
   makeFile(path, size) {
-    const address = this.scope((memory) => this.call("mlcb_web_file", memory.string(path), size));
-    if (address === 0) {
-      throw statusError(
-        Status.MEMORY,
-        `no memory for ${path} (${size} bytes)\n` +
-          "why: a page's WebAssembly memory ends at 4 GiB, or this machine has no more",
-      );
-    }
+    const fits = size < ADDRESSES;
+    const address = fits
+      ? this.scope((memory) => this.call("mlcb_web_file", memory.string(path), size))
+      : 0;
+    if (address === 0) throw noMemory(`${path} (${size} bytes)`);
     return address >>> 0;
   }
 
@@ -170,6 +170,13 @@ export class Runtime {
     });
   }
 }
+
+const noMemory = (what) =>
+  statusError(
+    Status.MEMORY,
+    `no memory for ${what}\n` +
+      "why: a page's WebAssembly memory ends at 4 GiB, or this machine has no more",
+  );
 
 /** Bytes in hexadecimal. */
 export function hex(bytes) {
