@@ -6,7 +6,7 @@ import { describe, test } from "node:test";
 import { MlcbError } from "../../mlcbuild/runtime_stub/platform/web/mlcb.js";
 import { makeBundle } from "./fake_bundle.mjs";
 import { assertTidy, open, say, turn } from "./fake_engine.mjs";
-import { FAILS, TRAPS } from "./fake_wasm.mjs";
+import { FAILS, TRAPS, fakeWasm } from "./fake_wasm.mjs";
 
 describe("cancelling", () => {
   test("an AbortSignal", async () => {
@@ -138,6 +138,34 @@ describe("errors", () => {
       code: "out_of_memory",
       text: `no memory for /bundle/chat.json (${2 ** 32 + 64} bytes)`,
     });
+  });
+
+  test("a step that fails ends all requests, and leaves nothing of them", async () => {
+    const wasm = fakeWasm();
+    const { engine, state } = await open({}, { wasm });
+    const endless = { messages: say("abc"), max_tokens: 90, ignore_eos: true };
+    const whole = engine.chat.completions.create(endless);
+    const stream = await engine.chat.completions.create({ ...endless, stream: true });
+    await stream.next();
+    const step = wasm.exports.mlcb_engine_step;
+    wasm.exports.mlcb_engine_step = () => 60;
+    await Promise.all([
+      rejects(whole, { status: 500, code: "internal_error" }),
+      assert.rejects(
+        async () => {
+          for await (const chunk of stream) assert.ok(chunk);
+        },
+        { code: "internal_error" },
+      ),
+    ]);
+    assert.deepEqual(state.cancelled.sort(), [1, 2]);
+    await turn();
+    assertTidy(state);
+    wasm.exports.mlcb_engine_step = step;
+    const answer = await engine.chat.completions.create({ messages: say("fine") });
+    assert.equal(answer.choices[0].message.content, "fine");
+    await engine.unload();
+    assert.equal(state.handles.size, 0);
   });
 
   test("a crash ends everything, and says so", async () => {

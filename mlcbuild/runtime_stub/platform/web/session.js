@@ -90,12 +90,15 @@ export class Session {
 
   /** Forgets a job and cancels what of it still runs. */
   #drop(job) {
-    for (const id of job.ids) {
-      if (this.#jobs.delete(Number(id)) && this.runtime.crash === null && !this.#closed) {
-        this.#engine.cancel(id);
+    try {
+      for (const id of job.ids) {
+        if (this.#jobs.delete(Number(id)) && this.runtime.crash === null && !this.#closed) {
+          this.#engine.cancel(id);
+        }
       }
+    } finally {
+      job.maker.close();
     }
-    job.maker.close();
   }
 
   #wake() {
@@ -155,6 +158,13 @@ export class Session {
 
   #failAll(error) {
     const jobs = new Set([...this.#jobs.values()].map(({ job }) => job));
+    for (const job of jobs) {
+      try {
+        this.#drop(job);
+      } catch {
+        // The caller is told of the first failure, not of what follows from it.
+      }
+    }
     this.#jobs.clear();
     for (const job of jobs) job.sink.fail(error);
   }
@@ -200,7 +210,6 @@ export class Session {
   close() {
     if (this.#closed) return;
     const error = closedError();
-    for (const { job } of this.#jobs.values()) job.maker.close();
     this.#closed = true;
     this.#failAll(error);
     if (this.runtime.crash !== null) return;
