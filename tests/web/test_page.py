@@ -36,13 +36,15 @@ def shown(selector: str) -> str:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """Sites: both engines; WebGPU alone, for another device; one that is to be damaged."""
+    """Sites: both engines, of one scheme or two; WebGPU alone, for another device; damaged."""
     root = tmp_path_factory.mktemp("sites")
     page = page_files()
     write_gpu_bundle(root / "both" / GPU_TARGET, page)
     write_cpu_bundle(root / "both" / CPU_TARGET, page)
     limits = {"maxStorageBufferBindingSize": 2**32}
     write_gpu_bundle(root / "needy" / GPU_TARGET, page, features=("shader-f16",), limits=limits)
+    write_gpu_bundle(root / "mixed" / GPU_TARGET, page)
+    write_cpu_bundle(root / "mixed" / CPU_TARGET, page, scheme="q0f32")
     write_gpu_bundle(root / "damaged" / GPU_TARGET, page)
     shard = root / "damaged" / GPU_TARGET / "params_shard_1.bin"
     shard.write_bytes(bytes([shard.read_bytes()[0] ^ 1]) + shard.read_bytes()[1:])
@@ -252,6 +254,13 @@ def test_an_engine_that_is_closed_settles_its_answer(browser: Browser, host: Hos
       }
     })()""")
     assert ended == "AbortError"
+
+
+def test_a_neighbour_of_another_scheme_is_none(browser: Browser, host: Host) -> None:
+    open_page(browser, host, "mixed")
+    browser.click("input[value=cpu]")
+    browser.wait("document.querySelector('#verdict').innerText.includes('no bundle for CPU')")
+    assert "of this model and scheme" in browser.text("#verdict")
 
 
 def test_cancel_and_go_on(browser: Browser, host: Host) -> None:

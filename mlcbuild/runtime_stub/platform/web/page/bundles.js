@@ -75,11 +75,12 @@ export async function openHome() {
   return bundle;
 }
 
-/** The same model for another engine, in the folder beside this one; null if there is none. */
+/** The same model and scheme for another engine, in the folder beside this one; null if there is none. */
 export async function openBeside(home, engine) {
   const bundle = await open(new URL(`../${ENGINES[engine].target}/`, home.url).href);
-  const isSame =
-    bundle !== null && bundle.engine === engine && bundle.manifest.name === home.manifest.name;
+  if (bundle === null || bundle.engine !== engine) return null;
+  const { name, scheme } = bundle.manifest;
+  const isSame = name === home.manifest.name && scheme.name === home.manifest.scheme.name;
   return isSame ? bundle : null;
 }
 

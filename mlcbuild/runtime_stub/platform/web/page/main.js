@@ -79,7 +79,7 @@ class Page {
   #nothingBeside(name) {
     const { label, target } = ENGINES[name];
     return {
-      what: `There is no bundle for ${label} beside this one (../${target}/).`,
+      what: `There is no bundle for ${label} of this model and scheme beside this one (../${target}/).`,
       advice: `Whoever publishes the model can build it for the target ${target} and put its folder there.`,
     };
   }
