@@ -57,6 +57,15 @@ export async function keptManifest(cache, location) {
 }
 
 /**
+ * The texts of all manifests whose files may be kept of a bundle: of the version that was begun
+ * last, and of the one that was loaded before, if that is another.
+ */
+export async function notedManifests(cache, location) {
+  const known = await read(cache, await manifestName(location));
+  return [known?.manifest, known?.former].filter((text) => typeof text === "string");
+}
+
+/**
  * Notes that a bundle is being loaded, so that its files stay; returns what notes that it was,
  * which drops files that only its former version had. Until then both versions are kept.
  */

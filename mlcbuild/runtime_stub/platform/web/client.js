@@ -7,7 +7,8 @@
 //   const record = await modelRecord(bundle);
 //   const engine = await CreateMLCEngine(record.model_id, { appConfig: { model_list: [record] } });
 
-import { PIECE, beginBundle, openCache } from "./cache.js";
+import { PIECE, beginBundle, clearCaches, notedManifests, openCache } from "./cache.js";
+import { ApiCache } from "./cache_api.js";
 import { Downloader } from "./download.js";
 import { MlcbError, abortReason } from "./errors.js";
 import { fetchManifest, listed, parseManifest, unreachable } from "./manifest.js";
@@ -18,6 +19,8 @@ import { openSource } from "./source.js";
 const CONFIG_CACHE = "webllm/config";
 const LIBRARY_CACHE = "webllm/wasm";
 const MODEL_CACHE = "webllm/model";
+
+const CACHES = [CONFIG_CACHE, LIBRARY_CACHE, MODEL_CACHE];
 
 const MARK = "x-mlcb-sha256"; // of what was checked when it was stored
 const LANES = 3; // files that come at once; each is in memory as a whole
@@ -213,6 +216,16 @@ const forbidden = (why, hint = "allow site data for it") =>
     hint,
   });
 
+const pathsOf = (texts) => texts.flatMap((text) => JSON.parse(text).files.map(({ path }) => path));
+
+/** Removes files from where the client looks. */
+async function removeFiles(source, paths) {
+  for (const name of CACHES) {
+    const cache = await caches.open(name);
+    for (const path of paths) await cache.delete(source.url(path).href);
+  }
+}
+
 /** Runs `work` for every item, a few at once; the first failure stops the others. */
 async function inLanes(items, controller, work) {
   const waiting = [...items];
@@ -252,6 +265,18 @@ export async function prefetch(bundle, { onProgress = () => {}, signal = null } 
   try {
     const rests = await openCache("cache-api", warn);
     if (rests === null) throw forbidden("the browser refuses to store anything for this site");
+    const current = new Set(pathsOf([text]));
+    const unlisted = (texts) => pathsOf(texts).filter((path) => !current.has(path));
+    const noted = await notedManifests(rests, source.location.href);
+    // A version that was begun only is forgotten by what follows; a loaded one stays till the end.
+    if (noted.length > 1) {
+      const loaded = new Set(pathsOf([noted[1]]));
+      const begun = unlisted([noted[0]]);
+      await removeFiles(
+        source,
+        begun.filter((path) => !loaded.has(path)),
+      );
+    }
     const noteLoaded = await beginBundle(rests, source.location.href, text);
     const progress = (bytes, file) =>
       tell({ loadedBytes: state.loadedBytes + bytes, file: file.path });
@@ -279,6 +304,7 @@ export async function prefetch(bundle, { onProgress = () => {}, signal = null } 
     tell({ phase: "download", totalBytes });
     await inLanes(plan, controller, ([path, cache]) => filler.fill(path, cache));
     if (signal?.aborted) throw abortReason(signal);
+    await removeFiles(source, unlisted(noted));
     await noteLoaded();
     tell({ loadedBytes: totalBytes, file: null });
     return { totalBytes, storedBytes: filler.stored };
@@ -287,14 +313,17 @@ export async function prefetch(bundle, { onProgress = () => {}, signal = null } 
   }
 }
 
-/** Removes what prefetch stored of a bundle. */
+/**
+ * Removes what prefetch stored of a bundle: the files that its kept manifest lists, what came of
+ * broken downloads (unless another bundle needs it), and the manifest. Where none is kept, the
+ * server's says what the files are.
+ */
 export async function removeStored(bundle) {
   const source = await openSource(bundle);
   const base = source.location.href;
-  for (const name of [CONFIG_CACHE, LIBRARY_CACHE, MODEL_CACHE]) {
-    const cache = await caches.open(name);
-    for (const request of await cache.keys()) {
-      if (request.url.startsWith(base)) await cache.delete(request);
-    }
-  }
+  const notes = await ApiCache.existing();
+  const noted = notes === null ? [] : await notedManifests(notes, base);
+  const texts = noted.length > 0 ? noted : [(await open(bundle, null)).text];
+  await removeFiles(source, pathsOf(texts));
+  await clearCaches(base);
 }
