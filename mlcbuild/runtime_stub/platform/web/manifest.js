@@ -95,6 +95,11 @@ export function parseManifest(text, kind) {
       hint: "a bundle is the folder with bundle.json in it",
     });
   }
+  return checkManifest(manifest, kind);
+}
+
+/** As parseManifest(), of what was parsed already. */
+export function checkManifest(manifest, kind) {
   checkVersion(manifest, "bundle_version", BUNDLE_VERSION);
   const found = manifest.kind ?? "plan";
   if (found !== kind) {

@@ -1,6 +1,9 @@
 // The bundle that this page is part of, and the one for the other engine beside it.
 
 import { MlcbError } from "../errors.js";
+import { chooseVariant, hostCapabilities } from "../host.js";
+import { checkManifest, listed, neededFiles } from "../manifest.js";
+import { storedBytes } from "./stored.js";
 
 /** What is an engine here: the kind of bundle that it runs, and the target that is built for it. */
 export const ENGINES = {
@@ -51,14 +54,14 @@ async function open(url) {
   const engine = Object.keys(ENGINES).find(
     (name) => ENGINES[name].kind === (manifest.kind ?? "plan"),
   );
-  if (engine === undefined || !Array.isArray(manifest.files)) {
+  if (engine === undefined) {
     throw new MlcbError("bundle.json is not one that this page knows", {
       status: 500,
       code: "bundle_version",
       why: `${url}bundle.json`,
     });
   }
-  return { url, engine, manifest };
+  return { url, engine, manifest: checkManifest(manifest, ENGINES[engine].kind) };
 }
 
 /** This page's bundle: {url, engine, manifest}. */
@@ -84,28 +87,37 @@ export async function openBeside(home, engine) {
   return isSame ? bundle : null;
 }
 
-/** Bytes that a first start downloads. */
-export function downloadBytes({ manifest, engine }) {
-  const { files, client, variants, tokenizer } = manifest;
-  const named = new Set(
-    engine === "gpu"
-      ? [client.library, client.config, client.params, tokenizer]
-      : [
-          variants[0].kernels,
-          ...variants.map((entry) => entry.plan),
-          manifest.chat,
-          manifest.golden,
-        ],
-  );
-  if (engine === "cpu") {
-    const packed = files.find(({ path }) => path.endsWith("/tokenizer.bin")); // read instead, if it is there
-    named.add(packed?.path ?? tokenizer);
+// The module that this browser takes; where it can run none, the first.
+function moduleOf({ variants }) {
+  try {
+    return chooseVariant(variants, {}, hostCapabilities()).kernels;
+  } catch {
+    return variants[0].kernels;
   }
-  const needed = files.filter(
-    ({ path }) =>
-      named.has(path) || path.startsWith("params/") || /^params_shard_\d+\.bin$/.test(path),
+}
+
+/** The files that the engine of a bundle keeps: entries of the manifest. */
+export function keptFiles({ manifest, engine }) {
+  const files = neededFiles(manifest);
+  return engine === "gpu" ? files : [...files, listed(manifest, moduleOf(manifest))];
+}
+
+const CLIENT = "platform/web/web-llm.js"; // MLC's client, which a page loads as any script
+
+/** Bytes that a first start downloads. */
+export function downloadBytes(bundle) {
+  const client = bundle.manifest.files.filter(
+    ({ path }) => bundle.engine === "gpu" && path === CLIENT,
   );
-  return needed.reduce((sum, file) => sum + file.size, 0);
+  return [...keptFiles(bundle), ...client].reduce((sum, file) => sum + file.size, 0);
+}
+
+/** Bytes that this browser has still to keep for a bundle to be there at the next start. */
+export async function missingBytes(bundle) {
+  const files = keptFiles(bundle);
+  const needed = files.reduce((sum, file) => sum + file.size, 0);
+  if (globalThis.caches === undefined) return needed;
+  return needed - (await storedBytes(bundle, files));
 }
 
 // Where the makers of a model say nothing: small models ramble when every word is drawn as it is.
@@ -114,7 +126,7 @@ const SAMPLING = { temperature: 0.7, topP: 0.95 };
 /** How the model's makers sample, as far as the bundle says; 1 and 1 is what nobody chose. */
 export async function samplingDefaults({ url, engine, manifest }) {
   const path = engine === "gpu" ? manifest.client.config : manifest.chat;
-  const record = (await getJson(new URL(path, url))) ?? {};
+  const record = (await getJson(new URL(listed(manifest, path).path, url))) ?? {};
   const sampling = (engine === "gpu" ? record : record.sampling) ?? {};
   const { temperature = 1, top_p: topP = 1 } = sampling;
   return temperature === 1 && topP === 1 ? SAMPLING : { temperature, topP };

@@ -117,7 +117,7 @@ export function checkCpu({ variants }) {
   }
 }
 
-/** What there is to say about keeping so many bytes; null if they can be kept, or nobody knows. */
+/** What there is to say about keeping so many bytes more; null if they can be kept, or nobody knows. */
 export async function checkStorage(needed, browser = globalThis) {
   if (browser.caches === undefined) {
     return (
@@ -127,9 +127,9 @@ export async function checkStorage(needed, browser = globalThis) {
   }
   const { quota, usage = 0 } =
     (await browser.navigator.storage?.estimate?.().catch(() => ({}))) ?? {};
-  if (quota === undefined || quota - usage >= needed) return null;
+  if (quota === undefined || needed === 0 || quota - usage >= needed) return null;
   return (
-    `The browser offers this site ${bytes(Math.max(0, quota - usage))} of storage, the model has ` +
+    `The browser offers this site ${bytes(Math.max(0, quota - usage))} more storage, the model needs ` +
     `${bytes(needed)}. Private windows and full disks are the usual reasons.`
   );
 }

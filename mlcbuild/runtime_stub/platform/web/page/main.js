@@ -3,6 +3,7 @@
 import {
   ENGINES,
   downloadBytes,
+  missingBytes,
   openBeside,
   openHome,
   otherEngine,
@@ -72,8 +73,17 @@ class Page {
     }
     const bundle = this.#found[name];
     const findings = name === "gpu" ? await checkGpu(bundle.manifest) : checkCpu(bundle.manifest);
-    const note = findings.length === 0 ? await checkStorage(downloadBytes(bundle)) : null;
+    const note = findings.length === 0 ? await this.#storageNote(bundle) : null;
     return { bundle, findings, note };
+  }
+
+  /** What there is to say about room for the model; null if nothing. */
+  async #storageNote(bundle) {
+    try {
+      return await checkStorage(await missingBytes(bundle));
+    } catch (error) {
+      return `The browser refuses its storage (${error?.name}: ${error?.message}).`;
+    }
   }
 
   #nothingBeside(name) {
