@@ -88,7 +88,7 @@ def test_a_system_part_that_ends_in_another_way() -> None:
     template = CHATML.replace("Be kind.<|im_end|>\n", "Be kind.<|im_end|>\n\n").replace(
         "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n",
         "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
-        "{% if m['role'] == 'system' %}\n{% endif %}",
+        "{% if m['role'] == 'system' %}{{ '\n' }}{% endif %}",
     )
     conversation = derive(template)
     assert conversation.assistant_end == "<|im_end|>\n"
