@@ -50,8 +50,9 @@ demo: $(READY)
 	echo "$$bundle" && \
 	$(BIN)/mlcbuild run "$$bundle" --prompt "$(QUESTION)"
 
+# A file of tests runs in one process, several files at once.
 test: lint
-	$(BIN)/python -m pytest -m 'not parity'
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not parity' $(TEST_OPTIONS)
 
 test-slow: $(READY)
 	$(BIN)/python tests/bench/reproduce.py $(RECIPE) -- --quantization $(QUANTIZATION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -97,11 +98,18 @@ def zig_cache(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def bundle_store(tmp_path_factory: pytest.TempPathFactory, zig_cache: Path) -> Path:
-    """The store that all bundles of a session are built in."""
-    store = tmp_path_factory.mktemp("bundles") / "store"
-    Store(store)  # a store's folder must start empty
-    (store / "tools").mkdir()
-    (store / "tools" / "zig").symlink_to(zig_cache)
+    """The store that all bundles of a session are built in; pytest's worker processes share it."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # above the workers' own folders
+    store = base / "bundles" / "store"
+    with open(base / "bundles.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not store.exists():
+            store.parent.mkdir()
+            Store(store)  # a store's folder must start empty
+            (store / "tools").mkdir()
+            (store / "tools" / "zig").symlink_to(zig_cache)
     return store
 
 
@@ -109,12 +117,13 @@ def bundle_store(tmp_path_factory: pytest.TempPathFactory, zig_cache: Path) -> P
 def build_bundle(bundle_store: Path) -> BuildBundle:
     """Builds (name, source, scheme[, target]) once a session; gives the bundle's folder."""
     base = bundle_store.parent
+    recipes = base / f"recipes-{os.environ.get('PYTEST_XDIST_WORKER', 'all')}"
     built: dict[tuple[str, str, str, str], Path] = {}
 
     def build(name: str, source: str, scheme: str, target: str = "linux-x86_64-cpu") -> Path:
         key = (name, source, scheme, target)
         if key not in built:
-            recipe = write_recipe(base / "recipes", name, source, scheme, target=target)
+            recipe = write_recipe(recipes, name, source, scheme, target=target)
             result = run_mlcbuild("--store", bundle_store, "make", recipe, "--out", base / "out")
             assert result.returncode == 0, result.stderr
             built[key] = Path(result.stdout.splitlines()[-1])
