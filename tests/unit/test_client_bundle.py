@@ -62,8 +62,8 @@ def invoke(command: click.Command, *arguments: object) -> Result:
 def test_what_is_written_is_read(bundle: Path) -> None:
     manifest = read_any_manifest(bundle)
     assert isinstance(manifest, ClientManifest)
-    assert manifest.memory.kv_bytes == 64 * 128
-    assert manifest.memory.total_bytes == 32 + 64 * 128 + 1000
+    assert manifest.memory.kv_bytes == 80 * 128
+    assert manifest.memory.total_bytes == 32 + 80 * 128 + 1000
     assert open_any_manifest(bundle) == manifest
     assert verify_bundle(bundle).ok
 

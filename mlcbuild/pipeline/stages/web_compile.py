@@ -23,8 +23,6 @@ from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.targets.target import ClientTarget
 
-_DTYPE_BYTES = {"float16": 2, "float32": 4}  # of a KV cache
-
 
 def web_compile_action(
     spec: BuildSpec, target: ClientTarget, scheme: QuantScheme, model: Action
@@ -59,8 +57,10 @@ def _run(context: ActionContext) -> None:
     from mlcbuild.passes.device_needs import (
         check_dispatches,
         device_needs,
+        layer_bytes,
         memory_needs,
         planned_bytes,
+        token_bytes,
     )
     from mlcbuild.passes.schedule_linear import generic_products
 
@@ -79,11 +79,11 @@ def _run(context: ActionContext) -> None:
     needs = device_needs("\n".join(_shaders(executable.mod)))
     attention: AttentionSpec = source.attention
     limits = needs.limits | memory_needs(planned_mod, attention, source.limits)
-    row = 2 * attention.kv_heads * attention.head_dim * _DTYPE_BYTES[source.limits.kv_dtype]
     library = {
         "metadata": metadata,
         "needs": {"features": list(needs.features), "limits": limits},
-        "kv_bytes_per_token": attention.layers * row,
+        "kv_bytes_per_token": attention.layers * token_bytes(attention, source.limits),
+        "kv_bytes": attention.layers * layer_bytes(attention, source.limits),
         "scratch_bytes": planned_bytes(planned_mod),
         "notes": [
             f"{name} has a generic kernel: {why}"
