@@ -37,6 +37,9 @@ from mlcbuild.store.records import ActionRecord
 from mlcbuild.store.store import Store
 
 
+_LIMITS_STAGES = ("lower", "web_compile")
+
+
 @dataclass(frozen=True)
 class _Options:
     out: Path
@@ -205,12 +208,14 @@ def _read_schedules(
 def _early_checks(roots: Sequence[Action]) -> list[Action]:
     """Actions to run first: what is wrong with the input should show before the long compilations.
 
-    The tokenizer, then the recipe's limits (in the first lowering of each bundle), then the values
-    of the weights, for which all of them are read.
+    The tokenizer and the chat template, then the recipe's limits (in the first lowering of each
+    bundle, or where another client's library is compiled), then the values of the weights, for
+    which all of them are read.
     """
-    first = [action for action in topological(roots) if action.stage == "tokenizer"]
+    texts = ("tokenizer", "client_config")
+    first = [action for action in topological(roots) if action.stage in texts]
     for root in roots:
-        first += [action for action in topological([root]) if action.stage == "lower"][:1]
+        first += [action for action in topological([root]) if action.stage in _LIMITS_STAGES][:1]
     return first + [action for action in topological(roots) if action.stage == "quantize"]
 
 

@@ -19,7 +19,7 @@ from mlcbuild.bundle.archive import unpack_archive, write_archive
 from mlcbuild.bundle.client_manifest import ClientManifest, read_any_manifest
 from mlcbuild.bundle.manifest import read_manifest
 from mlcbuild.bundle.reader import open_any_manifest, open_bundle, verify_bundle
-from mlcbuild.cli import inspect_command, verify_command
+from mlcbuild.cli import inspect_command, make_command, verify_command
 from mlcbuild.errors import (
     NetworkError,
     RecipeError,
@@ -150,6 +150,13 @@ def test_one_conversation_at_a_time_is_noted(tmp_path: Path) -> None:
     assert "max_batch_size is 1, not 2" in str(assemble.params["notes"])
     limits: Any = assemble.params["limits"]
     assert limits["max_batch_size"] == 1
+
+
+def test_what_a_recipe_may_have_wrong_runs_before_the_weights(tmp_path: Path) -> None:
+    """Template, limits, window and the cache's type are looked at first; weights take minutes."""
+    (verify,) = graph_of(tmp_path)[-1:]
+    order = [action.stage for action in topological(make_command._early_checks([verify]))]
+    assert order.index("client_config") < order.index("web_compile") < order.index("quantize")
 
 
 @pytest.mark.parametrize(
