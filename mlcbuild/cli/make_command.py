@@ -36,8 +36,7 @@ from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.store.records import ActionRecord
 from mlcbuild.store.store import Store
 
-
-_LIMITS_STAGES = ("lower", "web_compile")
+_LOWERING = ("lower", "web_compile")  # stages that meet the limits, and can write IR
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,7 @@ class _Options:
     jobs: int
     force: tuple[str, ...]
     keep_going: bool
+    dumps_ir: bool
 
 
 class _CountingSink:
@@ -80,7 +80,7 @@ class _CountingSink:
     "--dump-ir",
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
-    help="Write the compiler's IR after each phase to this folder (runs lower again).",
+    help="Write the compiler's IR after each phase to this folder (lowers again).",
 )
 @click.option("--keep-going", "-k", is_flag=True, help="Go on with other builds after a failure.")
 def command(
@@ -126,9 +126,7 @@ def command(
             if not keep_going:
                 raise
             errors.append(error)
-    if dump_ir is not None:
-        force = (*force, "lower")
-    options = _Options(out, jobs, tuple(dict.fromkeys(force)), keep_going)
+    options = _Options(out, jobs, tuple(dict.fromkeys(force)), keep_going, dump_ir is not None)
     errors += _build(settings, store, progress, builds, options)
     if not errors:
         ran, kept = sink.counts["stage_done"], sink.counts["stage_cached"]
@@ -164,7 +162,7 @@ def _build(
         progress,
         jobs=options.jobs,
         threads=max(1, usable_cpus() // options.jobs),
-        force=options.force,
+        force=(*options.force, *(_LOWERING if options.dumps_ir else ())),
         keep_going=options.keep_going,
     )
     wanted = [*first, *roots]
@@ -215,7 +213,7 @@ def _early_checks(roots: Sequence[Action]) -> list[Action]:
     texts = ("tokenizer", "client_config")
     first = [action for action in topological(roots) if action.stage in texts]
     for root in roots:
-        first += [action for action in topological([root]) if action.stage in _LIMITS_STAGES][:1]
+        first += [action for action in topological([root]) if action.stage in _LOWERING][:1]
     return first + [action for action in topological(roots) if action.stage == "quantize"]
 
 

@@ -43,12 +43,14 @@ def client_graph(
             f"{spec.limits.max_batch_size}"
         )
         spec = replace(spec, limits=replace(spec.limits, max_batch_size=1))
+    if spec.bundle_options.get("tuning_records"):
+        notes.append("bundle.tuning_records: no kernel for browsers has any")
     optimize = str(spec.target_options.get("optimize", target.optimize))
     resolved = resolve_source(spec, env)
     source = source_input(spec, env, resolved)
     model = inspect_action(spec, source, resolved.source)
     quantized = quantize_action(spec, scheme, source, model)
-    compiled = web_compile_action(spec, target, scheme, model)
+    compiled = web_compile_action(spec, target, scheme, model, env.dump_ir)
     runtime = web_runtime_action()
     described: dict[str, Json] = {
         **describe_build(spec, scheme, resolved),

@@ -28,10 +28,12 @@ from mlcbuild.errors import (
     UsageError,
     VerificationError,
 )
+from mlcbuild.passes import compile_web
 from mlcbuild.pipeline.action import Action
 from mlcbuild.pipeline.build import build_graph
 from mlcbuild.pipeline.env import BuildEnv
 from mlcbuild.pipeline.graph import topological
+from mlcbuild.pipeline.scheduler import Scheduler
 from mlcbuild.pipeline.stages import client_package
 from mlcbuild.pipeline.stages.client_package import client_package_action
 from mlcbuild.recipe.lock import RecipeLock
@@ -150,6 +152,32 @@ def test_one_conversation_at_a_time_is_noted(tmp_path: Path) -> None:
     assert "max_batch_size is 1, not 2" in str(assemble.params["notes"])
     limits: Any = assemble.params["limits"]
     assert limits["max_batch_size"] == 1
+    assert "tuning_records" not in str(assemble.params["notes"])
+
+
+def test_records_that_no_kernel_has_are_noted(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, bundle_options={"tuning_records": True})
+    (assemble,) = (a for a in graph if a.stage == "client_assemble")
+    assert "bundle.tuning_records: no kernel" in str(assemble.params["notes"])
+
+
+def test_the_ir_is_written_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(mod: Any, _target: Any, observe: Any) -> None:
+        observe(mod)
+        raise StageError("refused")
+
+    monkeypatch.setattr(compile_web, "compile_web", refuse)
+    source = tiny_llama.write_checkpoint(tmp_path / "model")
+    spec = spec_of(source, target="web-wasm32-webgpu", scheme="q0f32")
+    env = BuildEnv(Store(tmp_path / "store"), RecipeLock(None), dump_ir=tmp_path / "ir")
+    bundle = build_graph(spec, env).verify
+    compiled = [a for a in topological([bundle]) if a.stage == "web_compile"]
+    assert "refused" in str(Scheduler(env.store, env.progress).run(compiled).first_error)
+    folder = tmp_path / "ir" / "q0f32" / "web-wasm32-webgpu"
+    for name in ("00-export.py", "01-planned.py"):
+        assert "batch_prefill" in (folder / name).read_text(encoding="utf-8")
 
 
 def test_what_a_recipe_may_have_wrong_runs_before_the_weights(tmp_path: Path) -> None:

@@ -25,9 +25,14 @@ from mlcbuild.targets.target import ClientTarget
 
 
 def web_compile_action(
-    spec: BuildSpec, target: ClientTarget, scheme: QuantScheme, model: Action
+    spec: BuildSpec, target: ClientTarget, scheme: QuantScheme, model: Action, dump_ir: Path | None
 ) -> Action:
     """The objects of the model's library, and library.json: what it tells of itself."""
+    dump = None if dump_ir is None else dump_ir / spec.scheme / target.name
+
+    def run(context: ActionContext) -> None:
+        _run(context, dump)
+
     params: dict[str, Json] = {
         "host_triple": target.host_triple,
         "shared_memory": target.shared_memory,
@@ -41,7 +46,7 @@ def web_compile_action(
         stage="web_compile",
         version=1,
         subject=spec.subject,
-        run=_run,
+        run=run,
         inputs={"model": model},
         params=params,
         tools=tool_versions("apache-tvm", "apache-tvm-ffi"),
@@ -50,7 +55,7 @@ def web_compile_action(
     )
 
 
-def _run(context: ActionContext) -> None:
+def _run(context: ActionContext, dump: Path | None) -> None:
     import tvm
 
     from mlcbuild.passes.compile_web import compile_web
@@ -62,6 +67,7 @@ def _run(context: ActionContext) -> None:
         planned_bytes,
         token_bytes,
     )
+    from mlcbuild.passes.lower_model import dump_module
     from mlcbuild.passes.schedule_linear import generic_products
 
     params: dict[str, Any] = dict(context.params)
@@ -71,8 +77,14 @@ def _run(context: ActionContext) -> None:
     )
     source = _read_model(context, params)
     mod, metadata = _build(source, target)
+    dump_module(dump, 0, "export", mod)
     planned: list[Any] = []
-    executable = compile_web(mod, target, planned.append)
+
+    def keep(module: Any) -> None:
+        planned.append(module)
+        dump_module(dump, 1, "planned", module)
+
+    executable = compile_web(mod, target, keep)
     (planned_mod,) = planned
     check_dispatches(planned_mod)
     _export(executable, context.out)
