@@ -133,6 +133,7 @@ def _read_model(context: ActionContext, params: dict[str, Any]) -> Any:
         model_type=description["architecture"],
         scheme=scheme.name,
         vocab_size=config.vocab_size,
+        window_is_asked_for=params["sliding_window_size"] is not None,
     )
 
 
