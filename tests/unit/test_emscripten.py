@@ -11,6 +11,7 @@ from mlcbuild.errors import ToolchainError
 from mlcbuild.pipeline.stages import emscripten
 from mlcbuild.pipeline.stages.emscripten import (
     Emscripten,
+    can_be_steady,
     emscripten_environment,
     emscripten_versions,
     find_emscripten,
@@ -127,4 +128,9 @@ def test_folders_for_the_same_bytes_have_paths_of_one_length(tmp_path: Path) -> 
     bases = (tmp_path / "a", tmp_path / "b" / "longer")
     for base in bases:
         base.mkdir(parents=True)
+    assert all(can_be_steady(base) for base in bases)
     assert len({len(str(steady_folder(base))) for base in bases}) == 1
+    deep = tmp_path / ("d" * 240)
+    deep.mkdir()
+    assert not can_be_steady(deep)
+    assert steady_folder(deep).name == "steady"

@@ -197,10 +197,18 @@ def steady_folder(base: Path) -> Path:
     order of a hash table of addresses. These are the same every time if the system's randomness is
     off (``fixed_addresses``) and every text that clang allocates is as long as before.
     """
-    missing = _STEADY_LENGTH - len(str(base)) - 1
-    folder = base / ("x" * missing) if 0 < missing < _NAME_MAX else base / "steady"
+    folder = base / ("x" * _missing_length(base) if can_be_steady(base) else "steady")
     folder.mkdir()
     return folder
+
+
+def can_be_steady(base: Path) -> bool:
+    """Whether ``steady_folder`` of ``base`` has the length of the others: few are too deep."""
+    return 0 < _missing_length(base) < _NAME_MAX
+
+
+def _missing_length(base: Path) -> int:
+    return _STEADY_LENGTH - len(str(base)) - 1
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.stages.emscripten import (
+    can_be_steady,
     fixed_addresses,
     run_emcc,
     steady_folder,
@@ -126,6 +127,11 @@ def _compile(context: ActionContext) -> None:
         context.progress.note(
             "this system does not let programs run at fixed addresses (setarch -R): "
             "the modules' bytes may differ from one build to the next"
+        )
+    if not can_be_steady(context.scratch):
+        context.progress.note(
+            f"the path of the store's scratch folders has {len(str(context.scratch))} characters: "
+            "the modules' bytes may differ from those of a store with a shorter one"
         )
     work = steady_folder(context.scratch)
     for folder in ("src", "include"):
