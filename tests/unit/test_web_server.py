@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 from uvicorn import Server
 
 from mlcbuild.bundle.web_bundles import open_web_bundles
-from mlcbuild.cli import serve_web_command
+from mlcbuild.cli import inspect_command, serve_web_command
 from mlcbuild.errors import NetworkError, UsageError, VerificationError
 from mlcbuild.server.byte_range import is_known, wanted_range
 from mlcbuild.server.file_tree import FileServer
@@ -313,6 +313,9 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [("--json",), ()])
 def test_the_command(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     gpu, cpu = make_bundles(tmp_path)
+    told = CliRunner().invoke(inspect_command.command, [str(cpu)]).stdout
+    assert "runs in browsers and node" in told
+    assert "does not run here" not in told
     process = subprocess.Popen(
         [sys.executable, "-m", "mlcbuild", "serve-web", str(gpu), "--port", "0", *arguments],
         cwd=ROOT,
