@@ -25,7 +25,8 @@ CXX_FILES := $(shell find mlcbuild/runtime_stub tests -name '*.cc' -o -name '*.c
 help:
 	@echo 'make demo         build $(RECIPE) and ask the bundle a question'
 	@echo 'make test         linters, then the tests'
-	@echo 'make test-slow    the proofs that take longer: the same bytes twice, 20 kills of a real build, 200 of a tuner'
+	@echo 'make test-slow    the proofs that take longer: the same bytes twice (also for browsers: needs emscripten),'
+	@echo '                  20 kills of a real build, 200 of a tuner'
 	@echo 'make test-soak    64 streams at once and damaged HTTP requests, ten minutes each'
 	@echo 'make sanitize     the runtime under ThreadSanitizer and AddressSanitizer'
 	@echo 'make fuzz         libFuzzer over what the runtime reads, ten minutes a part (needs clang)'
@@ -56,6 +57,8 @@ test: lint
 
 test-slow: $(READY)
 	$(BIN)/python tests/bench/reproduce.py $(RECIPE) -- --quantization $(QUANTIZATION)
+	$(BIN)/python tests/bench/reproduce.py $(RECIPE) -- --quantization $(QUANTIZATION) --target web-wasm32-cpu
+	$(BIN)/python tests/bench/reproduce.py tests/web/smollm2.toml -- --quantization q4f32_1 --target web-wasm32-webgpu
 	$(BIN)/python tests/bench/crash_build.py $(RECIPE) --kills 20 -- --quantization $(QUANTIZATION)
 	$(BIN)/python tests/bench/crash_database.py --kills 200
 

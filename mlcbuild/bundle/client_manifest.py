@@ -45,7 +45,7 @@ class ClientMemory(Record):
     """Bytes on the device.
 
     ``scratch_bytes``: what the library plans for activations at the largest chunk; ``kv_bytes``:
-    the cache of a full context; ``total_bytes``: all of it.
+    the pages of the cache, a full context and one more; ``total_bytes``: all of it.
     """
 
     weights_bytes: Count

@@ -27,7 +27,7 @@ from mlcbuild.spec.scheme import QuantScheme
 class ClientParts:
     """What the manifest says beyond what the files themselves tell.
 
-    ``needs`` and the two sizes come from the compiled library; ``metadata`` is what its
+    ``needs`` and the three sizes come from the compiled library; ``metadata`` is what its
     ``_metadata`` function gives.
     """
 
@@ -40,6 +40,7 @@ class ClientParts:
     client: ClientInfo
     needs: DeviceNeeds
     kv_bytes_per_token: int
+    kv_bytes: int
     scratch_bytes: int
     metadata: dict[str, Any]
     tokenizer: str
@@ -62,7 +63,6 @@ def write_client_bundle(out_dir: Path, parts: ClientParts) -> ClientManifest:
     cache = _read(out_dir, parts.client.params)
     _check(out_dir, parts, files, config, cache)
     weights = sum(int(shard["nbytes"]) for shard in cache["records"])
-    kv_bytes = parts.kv_bytes_per_token * parts.limits.context_window_size
     manifest = ClientManifest(
         name=parts.name,
         target=parts.target,
@@ -77,9 +77,9 @@ def write_client_bundle(out_dir: Path, parts: ClientParts) -> ClientManifest:
         memory=ClientMemory(
             weights_bytes=weights,
             kv_bytes_per_token=parts.kv_bytes_per_token,
-            kv_bytes=kv_bytes,
+            kv_bytes=parts.kv_bytes,
             scratch_bytes=parts.scratch_bytes,
-            total_bytes=weights + kv_bytes + parts.scratch_bytes,
+            total_bytes=weights + parts.kv_bytes + parts.scratch_bytes,
         ),
         tree_digest=tree_digest(files),
         files=files,

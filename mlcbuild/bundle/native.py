@@ -228,7 +228,8 @@ class NativeBundle:
             raise UsageError(
                 "the bundle is for browsers and node, this process cannot run it",
                 where=str(bundle.path),
-                hint="`mlcbuild verify` tries it in node; docs/web-api.md tells how to use it",
+                hint="mlcbuild serve-web BUNDLE shows it in a browser, mlcbuild verify tries it in "
+                "node; docs/web-api.md tells how to use it",
             )
         if library is None:
             library = load_library(bundle.file(bundle.manifest.runtime.library))

@@ -9,6 +9,7 @@ import json
 import math
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,9 +22,10 @@ from mlcbuild.bundle.native import NativeEvent, Request, conversation_json
 from mlcbuild.bundle.reader import Bundle, open_bundle
 from mlcbuild.core.node import node_program
 from mlcbuild.core.process import minimal_environment
-from mlcbuild.errors import VerificationError
+from mlcbuild.errors import ToolchainError, VerificationError
 
 RUNNER = Path(mlcbuild.__file__).parent / "runtime_stub" / "node" / "runner.mjs"
+CALL_SECONDS = 600.0  # more than any call takes, of a model that a browser can hold
 _KINDS = {"token": EventKind.TOKEN, "done": EventKind.DONE, "error": EventKind.ERROR}
 
 
@@ -36,17 +38,22 @@ class NodeBundle:
         Raises what the runtime finds as an ``MlcbuildError``.
         """
         self.bundle = bundle
+        program = str(node_program())
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._home = tempfile.TemporaryDirectory()
-        self._process = subprocess.Popen(
-            [str(node_program()), "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON", str(RUNNER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=minimal_environment(Path(self._home.name)),
-            text=True,
-            encoding="utf-8",
-        )
+        try:
+            self._process = subprocess.Popen(
+                [program, "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON", str(RUNNER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=minimal_environment(Path(self._home.name)),
+                text=True,
+                encoding="utf-8",
+            )
+        except OSError as error:
+            self._drop_files()
+            raise ToolchainError(f"{program} does not run", why=str(error)) from error
         manifest = bundle.manifest
         try:
             self.module: str = self.call(
@@ -66,15 +73,32 @@ class NodeBundle:
         return cls(open_bundle(path), verify_full=verify_full)
 
     def call(self, operation: str, **given: Any) -> Any:
-        """What the runner answers; its failures are raised."""
+        """What the runner answers; its failures are raised, and so is that it gives no answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            self._process.kill()
+
+        timer = threading.Timer(CALL_SECONDS, give_up)
+        timer.daemon = True
+        timer.start()
         try:
             self._process.stdin.write(json.dumps({"op": operation, **given}) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
+        finally:
+            timer.cancel()
+        if late.is_set():
+            self._process.wait()
+            raise VerificationError(
+                f"node gave no answer within {CALL_SECONDS:g} s when it was to {operation}",
+                where=str(self.bundle.path),
+            )
         if not line:
             self._process.wait()
             self._errors.seek(0)
@@ -150,6 +174,9 @@ class NodeBundle:
         """Ends the process; a second call does nothing."""
         self._process.kill()
         self._process.communicate()
+        self._drop_files()
+
+    def _drop_files(self) -> None:
         self._errors.close()
         self._home.cleanup()
 
@@ -190,6 +217,7 @@ class NodeEngine:
     def submit(self, request: Request) -> int:
         """Queues a request and returns its id."""
         fields = dataclasses.asdict(request)
+        fields["seed"] = str(request.seed)  # numbers of JSON have 53 bits in JavaScript
         fields["logit_bias"] = [  # JSON has no infinity
             (token, None if bias == -math.inf else bias) for token, bias in request.logit_bias
         ]

@@ -47,7 +47,8 @@ def open_web_bundles(path: Path) -> tuple[list[WebBundle], list[str]]:
         try:
             other = open_any_manifest(folder)
         except MlcbuildError as error:
-            notes.append(f"{folder.name} is left out: {error.message} ({error.why})")
+            why = f" ({error.why})" if error.why else ""
+            notes.append(f"{folder.name} is left out: {error.message}{why}")
             continue
         if _model_of(other) == _model_of(manifest) and other.target.startswith(WEB_TARGETS):
             bundles.setdefault(other.target, WebBundle(folder, other))

@@ -6,6 +6,7 @@ The client knows no Jinja: it puts text before and behind each message. Its rule
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from mlcbuild.bundle.jinja_template import JinjaTemplate
 from mlcbuild.bundle.messages import Message
 
 _SYSTEM_PLACE = "{system_message}"
+_SUBSTITUTION = re.compile(r"\$[$&`']")
 _LOST_END = (
     "when a conversation goes on, the browser's client leaves out what ends the answer before: "
     "call its resetChat() before each request, as the page of this bundle does"
@@ -57,7 +59,7 @@ class WebConversation:
         record: dict[str, Any] = {
             "name": name,
             "system_template": self.system_template,
-            "system_message": self.system_message,
+            "system_message": self._default_system(),
             "render_empty_system_message": self.always_system,
             "add_role_after_system_message": True,
             "roles": {"user": self.user, "assistant": self.assistant, "tool": self.user},
@@ -80,12 +82,12 @@ class WebConversation:
 
     def pieces(self, messages: Sequence[Message]) -> list[str]:
         """The texts behind the start token, each of which the client encodes by itself."""
-        system, turns = self.system_message, list(messages)
+        system, turns = self._default_system(), list(messages)
         if turns and turns[0]["role"] == "system":
             system = turns.pop(0)["content"]
         parts = []
         if system or self.always_system:
-            parts.append(self.system_template.replace(_SYSTEM_PLACE, system, 1))
+            parts.append(client_replace(self.system_template, _SYSTEM_PLACE, system))
         ends = (self.user_end, self.assistant_end)
         roles = {"user": self.user, "assistant": self.assistant}
         for number, message in enumerate(turns):
@@ -93,6 +95,22 @@ class WebConversation:
             parts.append(text + ends[number % 2])
         parts.append(self.assistant + self.role_empty_sep)
         return parts
+
+    def _default_system(self) -> str:
+        """As the configuration has it: the client replaces ``$$`` by ``$``."""
+        return self.system_message.replace("$", "$$")
+
+
+def client_replace(text: str, place: str, value: str) -> str:
+    """``text.replace(place, value)`` of JavaScript: the first place, and ``$`` has a meaning.
+
+    (GetSubstitution of ECMA-262, where nothing was captured.)
+    """
+    before, found, after = text.partition(place)
+    if not found:
+        return text
+    meanings = {"$$": "$", "$&": place, "$`": before, "$'": after}
+    return before + _SUBSTITUTION.sub(lambda match: meanings[match.group()], value) + after
 
 
 def derive_web_conversation(

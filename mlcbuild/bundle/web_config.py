@@ -53,6 +53,14 @@ def web_config(
     }
 
 
+def sampling_notes(sampling: Mapping[str, float] | None) -> list[str]:
+    """What of the makers' sampling (as in chat.json) has no place in the file."""
+    lost = [f"{key} {value:g}" for key, value in (sampling or {}).items() if key not in _SAMPLING]
+    if not lost:
+        return []
+    return [f"the model's makers sample with {', '.join(lost)}: the browser's client has no such"]
+
+
 def tokenizer_info(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
     """How tokens become text, for the client's grammars: from the parts of tokenizer.json."""
     decoders = list(_steps(tokenizer.get("decoder"), "decoders"))

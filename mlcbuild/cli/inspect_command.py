@@ -138,7 +138,9 @@ def _plan_lines(manifest: BundleManifest, chosen: VariantInfo | None) -> list[st
         sources = [f"{count} {source}" for source, count in variant.schedules.items() if count]
         if sources:
             lines.append(f"    schedules: {', '.join(sources)}")
-    if not runs_here(manifest):
+    if manifest.is_wasm:
+        lines.append("  runs in browsers and node: mlcbuild serve-web shows it")
+    elif not runs_here(manifest):
         lines.append(f"  this machine is {host_platform()}: the bundle does not run here")
     elif chosen is None:
         lines.append("  none of them runs on this CPU")

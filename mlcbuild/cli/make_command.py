@@ -36,6 +36,8 @@ from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.store.records import ActionRecord
 from mlcbuild.store.store import Store
 
+_LOWERING = ("lower", "web_compile")  # stages that meet the limits, and can write IR
+
 
 @dataclass(frozen=True)
 class _Options:
@@ -43,6 +45,7 @@ class _Options:
     jobs: int
     force: tuple[str, ...]
     keep_going: bool
+    dumps_ir: bool
 
 
 class _CountingSink:
@@ -77,7 +80,7 @@ class _CountingSink:
     "--dump-ir",
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
-    help="Write the compiler's IR after each phase to this folder (runs lower again).",
+    help="Write the compiler's IR after each phase to this folder (lowers again).",
 )
 @click.option("--keep-going", "-k", is_flag=True, help="Go on with other builds after a failure.")
 def command(
@@ -123,9 +126,7 @@ def command(
             if not keep_going:
                 raise
             errors.append(error)
-    if dump_ir is not None:
-        force = (*force, "lower")
-    options = _Options(out, jobs, tuple(dict.fromkeys(force)), keep_going)
+    options = _Options(out, jobs, tuple(dict.fromkeys(force)), keep_going, dump_ir is not None)
     errors += _build(settings, store, progress, builds, options)
     if not errors:
         ran, kept = sink.counts["stage_done"], sink.counts["stage_cached"]
@@ -161,7 +162,7 @@ def _build(
         progress,
         jobs=options.jobs,
         threads=max(1, usable_cpus() // options.jobs),
-        force=options.force,
+        force=(*options.force, *(_LOWERING if options.dumps_ir else ())),
         keep_going=options.keep_going,
     )
     wanted = [*first, *roots]
@@ -205,12 +206,14 @@ def _read_schedules(
 def _early_checks(roots: Sequence[Action]) -> list[Action]:
     """Actions to run first: what is wrong with the input should show before the long compilations.
 
-    The tokenizer, then the recipe's limits (in the first lowering of each bundle), then the values
-    of the weights, for which all of them are read.
+    The tokenizer and the chat template, then the recipe's limits (in the first lowering of each
+    bundle, or where another client's library is compiled), then the values of the weights, for
+    which all of them are read.
     """
-    first = [action for action in topological(roots) if action.stage == "tokenizer"]
+    texts = ("tokenizer", "client_config")
+    first = [action for action in topological(roots) if action.stage in texts]
     for root in roots:
-        first += [action for action in topological([root]) if action.stage == "lower"][:1]
+        first += [action for action in topological([root]) if action.stage in _LOWERING][:1]
     return first + [action for action in topological(roots) if action.stage == "quantize"]
 
 

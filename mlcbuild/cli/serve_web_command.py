@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _CLIENT_PREFIX = "resolve/main/"  # what MLC's browser client puts between a model and a file
 _PAGE = "index.html"
+_MAX_PATH = 200  # characters of a path that are shown
 
 
 @click.command("serve-web")
@@ -45,6 +47,7 @@ def command(bundle: Path, host: str, port: int, opens: bool, as_json: bool) -> N
     offer both WebGPU and CPU. Any static host does the same job: docs/web.md.
     """
     import asyncio
+    import threading
     import webbrowser
 
     from mlcbuild.bundle.web_bundles import open_web_bundles
@@ -72,11 +75,18 @@ def command(bundle: Path, host: str, port: int, opens: bool, as_json: bool) -> N
             print(f"{root}/{trees[0].name}/", flush=True)
             say("\n".join([*(_line(item) for item in bundles), "Ctrl-C stops"]))
         if opens:
-            webbrowser.open(f"{root}/{trees[0].name}/")
+            # A browser for text runs in the terminal, and waits for answers from this thread.
+            address = f"{root}/{trees[0].name}/"
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    app = FileServer(trees, lambda method, path, status: say(f"{status} {method} {path[:200]}"))
+    app = FileServer(trees, lambda *request: say(_request_line(*request)))
     asyncio.run(serve_files(app, sockets, ready))
     say("stopped")
+
+
+def _request_line(method: str, path: str, status: int) -> str:
+    """For the terminal, which must not see the control characters that anybody may send."""
+    return f"{status} {method} {quote(path[:_MAX_PATH])}"
 
 
 def _tree(bundle: WebBundle) -> FileTree:

@@ -98,6 +98,7 @@ def command(
             again=again,
             rpc=behind,
             device=None if behind is None else {"name": device or behind.key, "rpc": behind.key},
+            asked=bool(target or variant),
         )
         if trials is None and minutes is None:
             own = budget.minutes or (None if budget.trials else _MINUTES)

@@ -32,6 +32,7 @@ DEFAULT_LIMITS = {
 _ALLOCATE = "relax.memory.alloc_storage"
 _MAX_GROUPS = 65535  # along a dimension; the client lays the first one out over two
 _PAGE = 16  # tokens of a page of the client's cache
+_CACHE_BYTES = {"float16": 2, "float32": 4}  # of an element of it
 _FEATURES = {"f16": "shader-f16", "subgroups": "subgroups"}  # by WGSL's extension
 _SHADER = re.compile(r"^// Function: (\w+)$", re.MULTILINE)
 _ENABLE = re.compile(r"^enable ([\w, ]+);", re.MULTILINE)
@@ -104,12 +105,9 @@ def memory_needs(mod: tvm.IRModule, attention: AttentionSpec, limits: Limits) ->
 
     Each is a buffer of its own, bound as a whole. Raises ResourceError for what no browser binds.
     """
-    tokens = -(-limits.context_window_size // _PAGE) * _PAGE
-    row = (
-        2 * attention.kv_heads * attention.head_dim * {"float16": 2, "float32": 4}[limits.kv_dtype]
-    )
+    cache = layer_bytes(attention, limits)
     sizes = [
-        ("a layer of the KV cache", tokens * row, "lower runtime.context_window_size"),
+        ("a layer of the KV cache", cache, "lower runtime.context_window_size"),
         *(
             (f"a buffer of {gvar.name_hint}", size, "lower runtime.prefill_chunk_size")
             for gvar, func in mod.functions.items()
@@ -127,6 +125,20 @@ def memory_needs(mod: tvm.IRModule, attention: AttentionSpec, limits: Limits) ->
     if largest <= DEFAULT_BINDING_BYTES:
         return {}
     return {"maxStorageBufferBindingSize": largest, "maxBufferSize": largest}
+
+
+def token_bytes(attention: AttentionSpec, limits: Limits) -> int:
+    """Bytes of a token's keys and values in one layer."""
+    return 2 * attention.kv_heads * attention.head_dim * _CACHE_BYTES[limits.kv_dtype]
+
+
+def layer_bytes(attention: AttentionSpec, limits: Limits) -> int:
+    """Bytes of the buffer that a layer's cache is: pages for the context, and one more.
+
+    (``num_total_pages`` of TVM's paged_kv_cache.cc.)
+    """
+    pages = -(-limits.context_window_size // _PAGE) + 1
+    return pages * _PAGE * token_bytes(attention, limits)
 
 
 def planned_sizes(func: relax.Function) -> list[int]:

@@ -127,14 +127,15 @@ def plan_bounds(limits: Limits, window: Window) -> dict[str, int]:
 def lower_model(source: LoweringInput, dump_dir: Path | None = None) -> Lowered:
     """Runs every phase and emits the plan; with ``dump_dir`` the IR after each phase as text."""
     mod = source.mod
-    _dump(dump_dir, 0, "export", mod)
+    dump_module(dump_dir, 0, "export", mod)
     for index, (name, phase) in enumerate(native_phases(source.kernels), 1):
         mod = phase(mod)
-        _dump(dump_dir, index, name, mod)
+        dump_module(dump_dir, index, name, mod)
     return _emit(source, mod)
 
 
-def _dump(dump_dir: Path | None, index: int, name: str, mod: tvm.IRModule) -> None:
+def dump_module(dump_dir: Path | None, index: int, name: str, mod: tvm.IRModule) -> None:
+    """Writes a module's text to a file in ``dump_dir``, which is made; nothing without one."""
     if dump_dir is None:
         return
     dump_dir.mkdir(parents=True, exist_ok=True)

@@ -49,6 +49,7 @@ class WebInput:
     model_type: str
     scheme: str
     vocab_size: int
+    window_is_asked_for: bool = False  # by the recipe; else it is the model's own
 
 
 def build_web_module(source: WebInput, target: Any) -> tvm.IRModule:
@@ -59,10 +60,15 @@ def build_web_module(source: WebInput, target: Any) -> tvm.IRModule:
     """
     attention, limits = source.attention, source.limits
     if attention.window.size:
+        size = attention.window.size
         raise StageError(
-            f"the model attends to a window of {attention.window.size} tokens",
+            f"the recipe asks for a window of {size} tokens"
+            if source.window_is_asked_for
+            else f"the model attends to a window of {size} tokens",
             why="the browser's client has no windows that end before the context does",
-            hint=f"set runtime.context_window_size to {attention.window.size} or less",
+            hint="leave out runtime.sliding_window_size"
+            if source.window_is_asked_for
+            else f"set runtime.context_window_size to {size} or less",
         )
     if limits.kv_dtype not in ("float16", "float32"):
         raise StageError(

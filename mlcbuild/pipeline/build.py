@@ -13,6 +13,7 @@ from mlcbuild.pipeline.env import BuildEnv
 from mlcbuild.pipeline.stages.assemble import assemble_action, verify_action
 from mlcbuild.pipeline.stages.compile import compile_action
 from mlcbuild.pipeline.stages.compose import VariantParts, part_inputs, part_params
+from mlcbuild.pipeline.stages.emscripten import emscripten_versions
 from mlcbuild.pipeline.stages.fetch import resolve_source, source_input
 from mlcbuild.pipeline.stages.golden import golden_action
 from mlcbuild.pipeline.stages.inspect_model import inspect_action
@@ -96,7 +97,7 @@ def _plan_graph(
         schedules = schedule_action(variant, lower, usable, keep_records=records.kept)
         scheduled[variant.name] = schedules
         compiled[variant.name] = compile_action(target, variant, lower, schedules)
-    runtime, linked = _link(target, scheme, lowered, compiled)
+    runtime, linked = _link(env, target, scheme, lowered, compiled)
     kernels = VariantParts(lowered, scheduled, linked)
     parts = part_inputs(model, params, tokenizer_action(spec, model), runtime, kernels)
     described = part_params(spec, target, scheme, resolved)
@@ -106,6 +107,7 @@ def _plan_graph(
 
 
 def _link(
+    env: BuildEnv,
     target: PlanTarget,
     scheme: QuantScheme,
     lowered: Mapping[str, Action],
@@ -118,7 +120,7 @@ def _link(
         return runtime_action(target), linked
     if not isinstance(target, WasmTarget):
         raise InternalError(f"nothing links the kernels of {target.name}")
-    runtime = wasm_runtime_action(target)
+    runtime = wasm_runtime_action(target, emscripten_versions(env.store))
     modules = {
         file: module_action(target, scheme, file, runtime, lowered, compiled)
         for file in module_files(target, variants)

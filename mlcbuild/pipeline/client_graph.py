@@ -12,6 +12,7 @@ from mlcbuild.pipeline.stages.client_config import client_config_action
 from mlcbuild.pipeline.stages.client_package import client_package_action
 from mlcbuild.pipeline.stages.client_params import client_params_action
 from mlcbuild.pipeline.stages.compose import describe_build
+from mlcbuild.pipeline.stages.emscripten import emscripten_versions
 from mlcbuild.pipeline.stages.fetch import resolve_source, source_input
 from mlcbuild.pipeline.stages.inspect_model import inspect_action
 from mlcbuild.pipeline.stages.quantize import quantize_action
@@ -43,13 +44,16 @@ def client_graph(
             f"{spec.limits.max_batch_size}"
         )
         spec = replace(spec, limits=replace(spec.limits, max_batch_size=1))
+    if spec.bundle_options.get("tuning_records"):
+        notes.append("bundle.tuning_records: no kernel for browsers has any")
     optimize = str(spec.target_options.get("optimize", target.optimize))
     resolved = resolve_source(spec, env)
     source = source_input(spec, env, resolved)
     model = inspect_action(spec, source, resolved.source)
     quantized = quantize_action(spec, scheme, source, model)
-    compiled = web_compile_action(spec, target, scheme, model)
-    runtime = web_runtime_action()
+    compiled = web_compile_action(spec, target, scheme, model, env.dump_ir)
+    emscripten = emscripten_versions(env.store)
+    runtime = web_runtime_action(emscripten)
     described: dict[str, Json] = {
         **describe_build(spec, scheme, resolved),
         "limits": to_params(spec.limits),
@@ -62,7 +66,7 @@ def client_graph(
         params=client_params_action(spec, quantized, model),
         config=client_config_action(spec, spec.limits, model),
         compiled=compiled,
-        library=web_library_action(compiled, runtime, optimize),
+        library=web_library_action(compiled, runtime, optimize, emscripten),
         package=client_package_action(target.client, env),
         described=described,
     )

@@ -26,7 +26,7 @@ from mlcbuild.recipe.build_spec import BuildSpec
 from mlcbuild.spec.schedule_space import Workload
 from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.store.store import Store
-from mlcbuild.targets.registry import get_native_target
+from mlcbuild.targets.registry import get_target, target_names
 from mlcbuild.targets.target import NativeTarget, Variant
 from mlcbuild.tuning.database import Database
 from mlcbuild.tuning.device import host_device, host_has
@@ -36,6 +36,7 @@ from mlcbuild.tuning.run import JobResult, Outcome, run_job
 
 # The distribution that has xgboost without the libraries of GPUs, which Linux gets.
 XGBOOST = "xgboost-cpu" if sys.platform == "linux" else "xgboost"
+_ONLY_NATIVE = "only libraries of a machine's own system are loaded and timed"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class TuningRequest:
 
     ``variants`` empty: those that this machine's loader would choose. ``kernels``: only those
     workloads whose name holds one of these texts. ``again``: also those that have a comparison.
-    ``device`` describes what is behind ``rpc``.
+    ``device`` describes what is behind ``rpc``; ``asked``: somebody named the target or variant,
+    and wants to know if there is nothing to tune in it.
     """
 
     trials: int | None
@@ -68,6 +70,7 @@ class TuningRequest:
     again: bool = False
     rpc: RpcDevice | None = None
     device: Mapping[str, str] | None = None
+    asked: bool = False
 
 
 class PlanWatch(Protocol):
@@ -166,11 +169,21 @@ def tune_builds(
 
     Lowers the models as far as that is not done. ResourceError if this machine cannot run a
     variant that was asked for by name (without ``rpc``); one chosen by default is left out with a
-    note. UsageError without a database to write to.
+    note, like a target whose kernels this process cannot load. UsageError without a database to
+    write to, and if all targets are such and one was asked for.
     """
+    native, others = _native(specs)
+    if not native and request.asked:
+        raise UsageError(
+            f"the kernels of {', '.join(others)} cannot be tuned",
+            where="--target",
+            why=_ONLY_NATIVE,
+            hint=f"--target {' or '.join(_native_names())}",
+        )
+    for name in others:
+        env.progress.note(f"{name}: not tuned, {_ONLY_NATIVE}")
     chosen: list[tuple[NativeTarget, Variant, Action]] = []
-    for spec in specs:
-        target = get_native_target(spec.target)
+    for spec, target in native:
         variants = tuned_variants(target, get_scheme(spec.scheme), request.variants)
         if not variants:
             env.progress.note(f"{spec.subject}: not tuned, this machine runs none of its variants")
@@ -204,6 +217,24 @@ def tune_builds(
             return (*link_command(env.store, target), *map(str, objects))
 
         return _run_plans(env, specs[0], request, kernels, link, watch)
+
+
+def _native(
+    specs: Sequence[BuildSpec],
+) -> tuple[list[tuple[BuildSpec, NativeTarget]], tuple[str, ...]]:
+    """The builds whose kernels can be loaded and timed, and the other targets' names."""
+    native, others = [], []
+    for spec in specs:
+        target = get_target(spec.target)
+        if isinstance(target, NativeTarget):
+            native.append((spec, target))
+        else:
+            others.append(target.name)
+    return native, tuple(dict.fromkeys(others))
+
+
+def _native_names() -> list[str]:
+    return [name for name in target_names() if isinstance(get_target(name), NativeTarget)]
 
 
 def _run_plans(

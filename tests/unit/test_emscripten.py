@@ -8,22 +8,28 @@ from pathlib import Path
 import pytest
 
 from mlcbuild.errors import ToolchainError
+from mlcbuild.pipeline.stages import emscripten
 from mlcbuild.pipeline.stages.emscripten import (
     Emscripten,
+    can_be_steady,
     emscripten_environment,
     emscripten_versions,
     find_emscripten,
     steady_folder,
 )
+from mlcbuild.store.store import Store
 from tests.unit.test_stages import context_for
+
+
+def write_program(path: Path, script: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
 
 
 def install(folder: Path, script: str, version: str | None = None) -> Path:
     """An emcc of our own; gives the PATH on which it is found."""
-    folder.mkdir()
-    emcc = folder / "emcc"
-    emcc.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-    emcc.chmod(0o755)
+    write_program(folder / "emcc", script)
     if version is not None:
         (folder / "emscripten-version.txt").write_text(f'"{version}"\n', encoding="utf-8")
     return folder
@@ -45,7 +51,34 @@ def test_the_version_is_read_without_starting_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(install(tmp_path / "a", "exit 1", "3.1.50"), monkeypatch)
-    assert emscripten_versions() == {"emscripten": "3.1.50"}
+    assert emscripten_versions(Store(tmp_path / "store")) == {"emscripten": "3.1.50"}
+
+
+def test_what_is_below_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """clang, wasm-ld and wasm-opt can change without emcc: each says what it is."""
+    root = install(tmp_path / "a", "exit 1", "3.1.6")
+    settings = (
+        "LLVM_ROOT = '{0}/llvm' # directory\nBINARYEN_ROOT = '{0}'\nCLANG_ADD_VERSION = '14'\n"
+    )
+    (root / ".emscripten").write_text(settings.format(tmp_path), encoding="utf-8")
+    for name, says in (("llvm/clang-14", "clang 14.0.6"), ("bin/wasm-opt", "version 108")):
+        write_program(tmp_path / name, f"echo {says}; echo more")
+    use(root, monkeypatch)
+    store = Store(tmp_path / "store")
+    expected = {"emscripten": "3.1.6", "clang": "clang 14.0.6", "wasm-opt": "version 108"}
+    assert emscripten_versions(store) == expected
+    # Not asked again as long as it is the same file.
+    monkeypatch.setattr(emscripten, "_first_line", lambda _: "asked")
+    assert emscripten_versions(store) == expected
+    write_program(tmp_path / "bin" / "wasm-opt", "echo version 109000")
+    assert emscripten_versions(store) == {**expected, "wasm-opt": "asked"}
+
+
+def test_one_below_it_that_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(install(tmp_path / "a", "exit 1", "3.1.6"), monkeypatch)
+    write_program(tmp_path / "bin" / "clang", "echo broken >&2; exit 1")
+    with pytest.raises(ToolchainError, match=r"clang does not tell its version\n.*broken"):
+        emscripten_versions(Store(tmp_path / "store"))
 
 
 def test_a_program_apart_from_its_installation_is_asked(
@@ -95,4 +128,9 @@ def test_folders_for_the_same_bytes_have_paths_of_one_length(tmp_path: Path) -> 
     bases = (tmp_path / "a", tmp_path / "b" / "longer")
     for base in bases:
         base.mkdir(parents=True)
+    assert all(can_be_steady(base) for base in bases)
     assert len({len(str(steady_folder(base))) for base in bases}) == 1
+    deep = tmp_path / ("d" * 240)
+    deep.mkdir()
+    assert not can_be_steady(deep)
+    assert steady_folder(deep).name == "steady"

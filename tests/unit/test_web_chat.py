@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from mlcbuild.bundle.jinja_template import JinjaTemplate
-from mlcbuild.bundle.web_chat import WebConversation, check_pieces, derive_web_conversation
+from mlcbuild.bundle.web_chat import (
+    WebConversation,
+    check_pieces,
+    client_replace,
+    derive_web_conversation,
+)
 from mlcbuild.errors import SourceError
 
 IDS = {"<s>": 1, "</s>": 2, "<|im_start|>": 3, "<|im_end|>": 4, "<|begin|>": 5}
@@ -82,6 +87,23 @@ def test_a_conversation_that_goes_on_is_the_whole_one() -> None:
     other = derive(HEADERS, "<|begin|>")
     assert continued(other, messages) != other.render(messages)
     assert any("resetChat" in note for note in other.notes)
+
+
+@pytest.mark.parametrize("text", ["Pay $& or $$5", "$'", "a $` b", "$1 $<x> $"])
+def test_a_default_system_message_with_dollars(text: str) -> None:
+    """The client replaces the place in the template, where a dollar has a meaning."""
+    template = CHATML.replace("Be kind.", text)
+    conversation = derive(template)
+    assert conversation.to_json("tiny")["system_message"] == text.replace("$", "$$")
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "U"}]
+    assert conversation.render(messages) == JinjaTemplate(template, {}).render(messages, True)
+
+
+def test_replacing_as_javascript_does() -> None:
+    assert client_replace("<s>{m}</s>{m}", "{m}", "1$$2$&3$`4$'5$6") == (
+        "<s>1$2{m}3<s>4</s>{m}5$6</s>{m}"
+    )
+    assert client_replace("plain", "{m}", "$&") == "plain"
 
 
 def test_a_system_part_that_ends_in_another_way() -> None:

@@ -10,13 +10,16 @@ import pytest
 import tvm
 
 from mlcbuild.errors import StageError
+from mlcbuild.passes.web_model import WebInput, build_web_module
 from mlcbuild.quant import groupwise
 from mlcbuild.quant.schemes import SCHEMES
+from mlcbuild.spec.attention import AttentionSpec
+from mlcbuild.spec.kv import Window
 from mlcbuild.spec.scheme import QuantScheme
 from tests.conftest import Arrays
 from tests.contract.memory_checkpoint import MemoryCheckpoint
 from tests.parity import tiny_llama
-from tests.unit.web_runner import CPU, WebRunner, on_cpu, stored_params, web_module
+from tests.unit.web_runner import CPU, LIMITS, WebRunner, on_cpu, stored_params, web_module
 
 CHUNKS = (20, 1, 13, 1, 1, 12)  # of the reference's 48 tokens: prefill, decode, prefill again
 WEB_SCHEMES = ("q0f32", "q0f16", "q4f32_1", "q4f16_1")
@@ -107,5 +110,19 @@ def test_the_functions_that_the_client_looks_up() -> None:
 
 
 def test_a_window_is_refused() -> None:
-    with pytest.raises(StageError, match="window of 11 tokens"):
+    with pytest.raises(StageError, match="model attends to a window of 11 tokens"):
         web_module("mistral", SCHEMES["q0f32"], CPU, window=11)
+    with pytest.raises(StageError, match="recipe asks for a window of 11 tokens") as caught:
+        build_web_module(
+            WebInput(
+                model=None,
+                attention=AttentionSpec(1, 1, 1, 8, 8, (1.0,) * 4, 1.0, window=Window(11)),
+                limits=LIMITS,
+                model_type="llama",
+                scheme="q0f32",
+                vocab_size=8,
+                window_is_asked_for=True,
+            ),
+            CPU,
+        )
+    assert caught.value.hint == "leave out runtime.sliding_window_size"

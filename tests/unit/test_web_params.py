@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlcbuild.bundle.web_chat import WebConversation
-from mlcbuild.bundle.web_config import tokenizer_info, web_config
+from mlcbuild.bundle.web_config import sampling_notes, tokenizer_info, web_config
 from mlcbuild.errors import ResourceError
 from mlcbuild.spec.limits import Limits
 from mlcbuild.weights import tensor_cache
@@ -75,6 +75,9 @@ def test_the_configuration_has_what_the_client_asks_for() -> None:
         sampling={"temperature": 0.6, "top_k": 20},
     )
     assert record["temperature"] == 0.6
+    (note,) = sampling_notes({"temperature": 0.6, "top_k": 20, "min_p": 0.05, "top_p": 0.9})
+    assert "sample with top_k 20, min_p 0.05: " in note
+    assert sampling_notes({"top_p": 0.9}) == sampling_notes(None) == []
     assert (record["top_p"], record["repetition_penalty"]) == (1.0, 1.0)
     windows = (record["context_window_size"], record["sliding_window_size"])
     assert windows == (256, -1), "the client takes exactly one of them"

@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 from uvicorn import Server
 
 from mlcbuild.bundle.web_bundles import open_web_bundles
-from mlcbuild.cli import serve_web_command
+from mlcbuild.cli import inspect_command, serve_web_command
 from mlcbuild.errors import NetworkError, UsageError, VerificationError
 from mlcbuild.server.byte_range import is_known, wanted_range
 from mlcbuild.server.file_tree import FileServer
@@ -313,6 +313,9 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [("--json",), ()])
 def test_the_command(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     gpu, cpu = make_bundles(tmp_path)
+    told = CliRunner().invoke(inspect_command.command, [str(cpu)]).stdout
+    assert "runs in browsers and node" in told
+    assert "does not run here" not in told
     process = subprocess.Popen(
         [sys.executable, "-m", "mlcbuild", "serve-web", str(gpu), "--port", "0", *arguments],
         cwd=ROOT,
@@ -334,15 +337,49 @@ def test_the_command(tmp_path: Path, arguments: tuple[str, ...]) -> None:
         assert match is not None
         client = Client(int(match[1]))
         assert client.ask(f"/{CPU_TARGET}/bundle.json").status == 200
+        assert client.ask("/%1B%5B31mred").status == 404
         assert client.ask("/missing").status == 404
         started = time.monotonic()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=10)
         assert process.returncode == 0, errors
         assert time.monotonic() - started < 5
-        assert errors.endswith("404 GET /missing\nstopped\n")
+        # What could colour a terminal, or worse, is shown as it came.
+        assert errors.endswith("404 GET /%1B%5B31mred\n404 GET /missing\nstopped\n")
         if not arguments:
             assert f"smollm2-135m-instruct (q4f32_1), {CPU_TARGET}: 7 files, " in errors
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_browser_that_runs_in_the_terminal_gets_its_page(tmp_path: Path) -> None:
+    """It is waited for, and waits for the server."""
+    gpu, _ = make_bundles(tmp_path)
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(
+        f"#!{sys.executable}\nimport sys, urllib.request\n"
+        "page = urllib.request.urlopen(sys.argv[1], timeout=20)\n"
+        f"print(page.status, file=open({str(seen)!r}, 'w'))\n",
+        encoding="utf-8",
+    )
+    browser.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlcbuild", "serve-web", str(gpu), "--port", "0", "--open"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "BROWSER": f"{browser} %s"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 10
+        while not seen.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert seen.exists(), errors
+        assert seen.read_text(encoding="utf-8") == "200\n"
     finally:
         process.kill()
         process.wait()

@@ -12,9 +12,10 @@ from tvm import tirx
 
 from mlcbuild.kernels.webgpu.builder import Expr
 
-# pi in three parts; the first two have few bits, so that their products with a whole number are
-# exact (Cody and Waite, 1980).
-_PI = (3.140625, 9.67502593994140625e-4, 1.509957990978376e-7)
+# pi in four parts (Cody and Waite, 1980). The first three have 5, 5 and 7 bits: their products with
+# a whole number below 2^17 are exact, and so is each difference, as it needs no finer steps than
+# the angle has.
+_PI = (25 / 2**3, 17 / 2**10, -75 / 2**23, 3.178650954705639e-8)
 # sin(r) / r and cos(r) as polynomials in r^2, the highest power first: interpolation at Chebyshev's
 # nodes for |r| up to pi / 2, off by less than 3e-10.
 _SINE = (
@@ -36,7 +37,7 @@ _COSINE = (
 
 
 def cosine_and_sine(angle: Expr) -> tuple[Expr, Expr]:
-    """Of float32 radians from 0 to 65536: off by 2e-7 and by what ``angle`` itself is off."""
+    """Of float32 radians from 0 to 262144: off by 2e-7 and by what ``angle`` itself is off."""
     turns = (angle * _float(0.3183098861837907) + _float(0.5)).astype("int32")
     count = turns.astype("float32")
     rest = angle

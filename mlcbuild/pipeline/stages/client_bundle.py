@@ -114,6 +114,7 @@ def _assemble(context: ActionContext) -> None:
             ),
             needs=_needs(context, library),
             kv_bytes_per_token=library["kv_bytes_per_token"],
+            kv_bytes=library["kv_bytes"],
             scratch_bytes=library["scratch_bytes"],
             metadata=library["metadata"],
             tokenizer=TOKENIZER,

@@ -37,7 +37,7 @@ def client_config_action(spec: BuildSpec, limits: Limits, model: Action) -> Acti
 
 
 def _run(context: ActionContext) -> None:
-    from mlcbuild.bundle.web_config import CONFIG_NAME, web_config
+    from mlcbuild.bundle.web_config import CONFIG_NAME, sampling_notes, web_config
 
     source = context.inputs["model"]
     description = json.loads((source / MODEL).read_bytes())
@@ -55,7 +55,7 @@ def _run(context: ActionContext) -> None:
     )
     (context.out / CONFIG_NAME).write_bytes(canonical_json.encode(config))
     shutil.copyfile(source / TOKENIZER, context.out / TOKENIZER)
-    (context.out / NOTES).write_bytes(canonical_json.encode(notes))
+    (context.out / NOTES).write_bytes(canonical_json.encode([*notes, *sampling_notes(sampling)]))
 
 
 def _conversation(

@@ -10,11 +10,10 @@ import tarfile
 from pathlib import Path
 
 from mlcbuild.core.atomic import copy_file
-from mlcbuild.core.node import NODE, npm_command
+from mlcbuild.core.node import node_versions, npm_command
 from mlcbuild.errors import NetworkError, SourceError
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.env import BuildEnv
-from mlcbuild.pipeline.stages.tools import tool_versions
 
 SCRIPT, LICENSE = "web-llm.js", "web-llm-LICENSE"
 _MEMBERS = {"package/lib/index.js": SCRIPT, "package/LICENSE": LICENSE}
@@ -46,7 +45,7 @@ def client_package_action(package: str, env: BuildEnv) -> Action:
         subject=package,
         run=run,
         params={"package": package, "integrity": _INTEGRITY[package]},
-        tools=tool_versions(NODE),
+        tools=node_versions(),
         describe=f"fetch {package}",
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mlcbuild.core import canonical_json
 from mlcbuild.core.canonical_json import Json
-from mlcbuild.core.node import NODE
+from mlcbuild.core.node import node_versions
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.stages.compose import compose
 from mlcbuild.pipeline.stages.files import TOKENIZER_CONFIG
@@ -40,7 +40,10 @@ def golden_action(
         run=_run,
         inputs=dict(parts),
         params={**params, "baseline": baseline, "prompt": PROMPT, "tokens": TOKENS},
-        tools=tool_versions("tokenizers", "jinja2", *([NODE] if is_wasm else [])),
+        tools={
+            **tool_versions("tokenizers", "jinja2"),
+            **(node_versions() if is_wasm else {}),
+        },
         code=("mlcbuild.runtime_stub.node",) if is_wasm else (),
         describe="run the bundle and record its self-test",
     )

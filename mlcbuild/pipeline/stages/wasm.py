@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.stages.emscripten import (
-    emscripten_versions,
+    can_be_steady,
     fixed_addresses,
     run_emcc,
     steady_folder,
@@ -47,8 +47,11 @@ WEB = ROOT / "platform" / "web"
 PAGE = "index.html"  # lies at the bundle's root, and refers to what stays in platform/web
 
 
-def wasm_runtime_action(target: WasmTarget) -> Action:
-    """The action that compiles the runtime; every bundle of the target shares its objects."""
+def wasm_runtime_action(target: WasmTarget, emscripten: Mapping[str, str]) -> Action:
+    """The action that compiles the runtime; every bundle of the target shares its objects.
+
+    ``emscripten``: versions of its programs.
+    """
     return Action(
         stage="runtime",
         version=1,
@@ -58,7 +61,7 @@ def wasm_runtime_action(target: WasmTarget) -> Action:
             "units": [f"{unit.name} {' '.join(unit.paths)}" for unit in read_units(ROOT, "web")],
             "compile_flags": [*COMPILE_FLAGS, *WASM_FLAGS],
         },
-        tools=emscripten_versions(),
+        tools=emscripten,
         code=("mlcbuild.runtime_stub.src", "mlcbuild.runtime_stub.include"),
         describe="compile the runtime",
     )
@@ -106,7 +109,7 @@ def module_action(
             "features": list(features),
             "link_flags": list(LINK_FLAGS),
         },
-        tools=emscripten_versions(),
+        tools=runtime.tools,
         code=("mlcbuild.runtime_stub.src.exec", "mlcbuild.runtime_stub.src.core"),
         describe=f"link {file}",
     )
@@ -124,6 +127,11 @@ def _compile(context: ActionContext) -> None:
         context.progress.note(
             "this system does not let programs run at fixed addresses (setarch -R): "
             "the modules' bytes may differ from one build to the next"
+        )
+    if not can_be_steady(context.scratch):
+        context.progress.note(
+            f"the path of the store's scratch folders has {len(str(context.scratch))} characters: "
+            "the modules' bytes may differ from those of a store with a shorter one"
         )
     work = steady_folder(context.scratch)
     for folder in ("src", "include"):

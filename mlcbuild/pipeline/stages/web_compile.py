@@ -23,13 +23,16 @@ from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.targets.target import ClientTarget
 
-_DTYPE_BYTES = {"float16": 2, "float32": 4}  # of a KV cache
-
 
 def web_compile_action(
-    spec: BuildSpec, target: ClientTarget, scheme: QuantScheme, model: Action
+    spec: BuildSpec, target: ClientTarget, scheme: QuantScheme, model: Action, dump_ir: Path | None
 ) -> Action:
     """The objects of the model's library, and library.json: what it tells of itself."""
+    dump = None if dump_ir is None else dump_ir / spec.scheme / target.name
+
+    def run(context: ActionContext) -> None:
+        _run(context, dump)
+
     params: dict[str, Json] = {
         "host_triple": target.host_triple,
         "shared_memory": target.shared_memory,
@@ -43,7 +46,7 @@ def web_compile_action(
         stage="web_compile",
         version=1,
         subject=spec.subject,
-        run=_run,
+        run=run,
         inputs={"model": model},
         params=params,
         tools=tool_versions("apache-tvm", "apache-tvm-ffi"),
@@ -52,16 +55,19 @@ def web_compile_action(
     )
 
 
-def _run(context: ActionContext) -> None:
+def _run(context: ActionContext, dump: Path | None) -> None:
     import tvm
 
     from mlcbuild.passes.compile_web import compile_web
     from mlcbuild.passes.device_needs import (
         check_dispatches,
         device_needs,
+        layer_bytes,
         memory_needs,
         planned_bytes,
+        token_bytes,
     )
+    from mlcbuild.passes.lower_model import dump_module
     from mlcbuild.passes.schedule_linear import generic_products
 
     params: dict[str, Any] = dict(context.params)
@@ -71,19 +77,25 @@ def _run(context: ActionContext) -> None:
     )
     source = _read_model(context, params)
     mod, metadata = _build(source, target)
+    dump_module(dump, 0, "export", mod)
     planned: list[Any] = []
-    executable = compile_web(mod, target, planned.append)
+
+    def keep(module: Any) -> None:
+        planned.append(module)
+        dump_module(dump, 1, "planned", module)
+
+    executable = compile_web(mod, target, keep)
     (planned_mod,) = planned
     check_dispatches(planned_mod)
     _export(executable, context.out)
     needs = device_needs("\n".join(_shaders(executable.mod)))
     attention: AttentionSpec = source.attention
     limits = needs.limits | memory_needs(planned_mod, attention, source.limits)
-    row = 2 * attention.kv_heads * attention.head_dim * _DTYPE_BYTES[source.limits.kv_dtype]
     library = {
         "metadata": metadata,
         "needs": {"features": list(needs.features), "limits": limits},
-        "kv_bytes_per_token": attention.layers * row,
+        "kv_bytes_per_token": attention.layers * token_bytes(attention, source.limits),
+        "kv_bytes": attention.layers * layer_bytes(attention, source.limits),
         "scratch_bytes": planned_bytes(planned_mod),
         "notes": [
             f"{name} has a generic kernel: {why}"
@@ -121,6 +133,7 @@ def _read_model(context: ActionContext, params: dict[str, Any]) -> Any:
         model_type=description["architecture"],
         scheme=scheme.name,
         vocab_size=config.vocab_size,
+        window_is_asked_for=params["sliding_window_size"] is not None,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from mlcbuild.core.atomic import format_bytes
 from mlcbuild.errors import StageError
 from mlcbuild.pipeline.action import Action, ActionContext
-from mlcbuild.pipeline.stages.emscripten import emscripten_versions, run_emcc
+from mlcbuild.pipeline.stages.emscripten import run_emcc
 from mlcbuild.pipeline.stages.files import WASM_LIBRARY
 from mlcbuild.pipeline.stages.wasm_file import WasmModule, read_wasm
 
@@ -63,11 +64,13 @@ LINK_FLAGS = (
 _MAX_BYTES = 16 * 1024 * 1024  # far more than any model's code: weights are elsewhere
 
 
-def web_library_action(compiled: Action, runtime: Action, optimize: str) -> Action:
+def web_library_action(
+    compiled: Action, runtime: Action, optimize: str, emscripten: Mapping[str, str]
+) -> Action:
     """``compiled`` is of web_compile, ``runtime`` of web_runtime.
 
     ``optimize`` is the linker's level: "1" takes a second of CPU, "2" 20 for two thirds of the
-    size, "3" 80 for 3 % less.
+    size, "3" 80 for 3 % less. ``emscripten``: versions of its programs.
     """
     return Action(
         stage="web_library",
@@ -76,7 +79,7 @@ def web_library_action(compiled: Action, runtime: Action, optimize: str) -> Acti
         run=_run,
         inputs={"compiled": compiled, "runtime": runtime},
         params={"optimize": optimize, "link_flags": list(LINK_FLAGS)},
-        tools=emscripten_versions(),
+        tools=emscripten,
         describe="link the library for the browser",
     )
 

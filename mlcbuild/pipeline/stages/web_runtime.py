@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mlcbuild
 from mlcbuild.errors import ToolchainError
 from mlcbuild.pipeline.action import Action, ActionContext
-from mlcbuild.pipeline.stages.emscripten import emscripten_versions, run_emcc
+from mlcbuild.pipeline.stages.emscripten import run_emcc
 from mlcbuild.pipeline.stages.tools import tool_versions
 
 ROOT = Path(mlcbuild.__file__).parent / "runtime_stub" / "platform" / "web_tvm"
@@ -41,8 +42,11 @@ COMPILE_FLAGS = (
 _TVM, _FFI = "apache-tvm", "apache-tvm-ffi"
 
 
-def web_runtime_action() -> Action:
-    """The action whose objects every model's library is linked with."""
+def web_runtime_action(emscripten: Mapping[str, str]) -> Action:
+    """The action whose objects every model's library is linked with.
+
+    ``emscripten``: versions of its programs.
+    """
     return Action(
         stage="web_runtime",
         version=1,
@@ -52,7 +56,7 @@ def web_runtime_action() -> Action:
             "units": {name: list(paths) for name, paths in read_units(ROOT).items()},
             "compile_flags": list(COMPILE_FLAGS),
         },
-        tools={**tool_versions(_TVM, _FFI), **emscripten_versions()},
+        tools={**tool_versions(_TVM, _FFI), **emscripten},
         code=("mlcbuild.runtime_stub.platform.web_tvm",),
         describe="compile TVM's runtime for the browser",
     )

@@ -38,11 +38,11 @@ class MappedFile {
 };
 
 // Zeroed memory that costs nothing until it is written. Page-aligned. Throws
-// Error(MLCB_ERROR_MEMORY) naming `purpose` and the size.
+// Error(MLCB_ERROR_MEMORY) naming `purpose` and the size, also where no pointer reaches that far.
 class MemoryRegion {
  public:
   MemoryRegion() = default;
-  MemoryRegion(size_t size, const std::string& purpose);
+  MemoryRegion(uint64_t size, const std::string& purpose);
   MemoryRegion(MemoryRegion&& other) noexcept;
   MemoryRegion& operator=(MemoryRegion&& other) noexcept;
   ~MemoryRegion();

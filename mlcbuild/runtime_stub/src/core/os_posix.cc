@@ -126,9 +126,14 @@ void MappedFile::will_need() const {
   if (data_ != nullptr) ::madvise(const_cast<uint8_t*>(data_), size_, MADV_WILLNEED);
 }
 
-MemoryRegion::MemoryRegion(size_t size, const std::string& purpose) : size_(size) {
+MemoryRegion::MemoryRegion(uint64_t size, const std::string& purpose)
+    : size_(static_cast<size_t>(size)) {
   if (size == 0) return;
-  void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
+  if (size_ != size) {
+    throw Error(MLCB_ERROR_MEMORY,
+                "cannot reserve " + std::to_string(size) + " bytes for " + purpose);
+  }
+  void* address = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) {
     throw Error(MLCB_ERROR_MEMORY, "cannot reserve " + std::to_string(size) + " bytes for " +

@@ -98,9 +98,10 @@ MappedFile::~MappedFile() {
 
 void MappedFile::will_need() const {}
 
-MemoryRegion::MemoryRegion(size_t size, const std::string& purpose) : size_(size) {
+MemoryRegion::MemoryRegion(uint64_t size, const std::string& purpose)
+    : size_(static_cast<size_t>(size)) {
   if (size == 0) return;
-  data_ = allocate_zeroed(size);
+  if (size_ == size) data_ = allocate_zeroed(size_);
   if (data_ == nullptr) {
     throw Error(MLCB_ERROR_MEMORY,
                 "cannot reserve " + std::to_string(size) + " bytes for " + purpose);

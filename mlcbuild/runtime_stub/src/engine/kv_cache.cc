@@ -14,7 +14,7 @@ KvCache::KvCache(const PlanKv& kv, int64_t pages) : kv_(kv) {
                                          std::to_string(INT32_MAX / kv.page_size) + ")");
   }
   for (int64_t layer = 0; layer < kv.layers; ++layer) {
-    regions_.emplace_back(static_cast<size_t>(kv.page_bytes * pages),
+    regions_.emplace_back(static_cast<uint64_t>(kv.page_bytes) * static_cast<uint64_t>(pages),
                           "the KV cache of layer " + std::to_string(layer));
   }
   references_.assign(static_cast<size_t>(pages), 0);

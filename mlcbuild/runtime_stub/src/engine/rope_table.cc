@@ -8,7 +8,7 @@ namespace mlcb {
 RopeTable::RopeTable(const PlanRope& rope, int64_t positions) : rope_(rope), positions_(positions) {
   if (!rope.present) return;
   region_ = MemoryRegion(
-      static_cast<size_t>(positions) * static_cast<size_t>(rope.rotary_dim) * sizeof(float),
+      static_cast<uint64_t>(positions) * static_cast<uint64_t>(rope.rotary_dim) * sizeof(float),
       "the rope table");
 }
 

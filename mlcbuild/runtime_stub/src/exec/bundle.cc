@@ -188,7 +188,7 @@ void Bundle::check_hash(const File& file, const MappedFile& content) const {
 
 std::string Bundle::altered_tensors(const File& file, const MappedFile& content) const {
   std::string names;
-  if (content.size() != static_cast<size_t>(file.size)) return names;
+  if (content.size() != static_cast<uint64_t>(file.size)) return names;
   for (const ParamTensor& tensor : params_.tensors()) {
     if (params_.shards()[tensor.shard].path != file.path) continue;
     if (sha256_hex(content.data() + tensor.offset, tensor.nbytes) == tensor.sha256) continue;

@@ -17,7 +17,11 @@ constexpr size_t kAlignment = 64;
 size_t as_size(const Json& value, const std::string& where, const char* what) {
   int64_t number = value.as_int();
   if (number < 0) bad_params(where, std::string(what) + " is negative");
-  return static_cast<size_t>(number);
+  const size_t size = static_cast<size_t>(number);
+  if (size != static_cast<uint64_t>(number)) {
+    bad_params(where, std::string(what) + " is more than this machine addresses");
+  }
+  return size;
 }
 
 ParamTensor parse_tensor(const Json& entry, const std::vector<ParamShard>& shards,
