@@ -6,7 +6,7 @@ from mlcbuild.targets.target import ClientTarget, Program
 
 TARGET = ClientTarget(
     name="web-wasm32-webgpu",
-    summary="browsers with WebGPU, loaded by the npm package @mlc-ai/web-llm",
+    summary="Browsers with WebGPU, loaded by the npm package @mlc-ai/web-llm",
     client="@mlc-ai/web-llm@0.2.86",
     schemes=("q4f16_1", "q4f32_1", "q0f16", "q0f32"),
     host_triple="wasm32-unknown-unknown-wasm",
