@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,8 @@ from mlcbuild.bundle.client_manifest import (
     DeviceNeeds,
 )
 from mlcbuild.bundle.manifest import MANIFEST_NAME, FileEntry, LimitsInfo, ModelInfo, tree_digest
-from mlcbuild.bundle.tree import hash_file, list_payload
+from mlcbuild.bundle.parts import payload_entries, read_part, refuse_contradictions
 from mlcbuild.core.atomic import write_atomic
-from mlcbuild.errors import StageError
 from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
 
@@ -54,13 +52,9 @@ def write_client_bundle(out_dir: Path, parts: ClientParts) -> ClientManifest:
     that is missing or contradicts another, ``ResourceError`` if the disk is full.
     """
     (out_dir / MANIFEST_NAME).unlink(missing_ok=True)
-    files = [
-        FileEntry(path=path, size=size, sha256=digest)
-        for path in list_payload(out_dir)
-        for digest, size in [hash_file(out_dir / path)]
-    ]
-    config = _read(out_dir, parts.client.config)
-    cache = _read(out_dir, parts.client.params)
+    files = payload_entries(out_dir)
+    config = read_part(out_dir, parts.client.config)
+    cache = read_part(out_dir, parts.client.params)
     _check(out_dir, parts, files, config, cache)
     weights = sum(int(shard["nbytes"]) for shard in cache["records"])
     manifest = ClientManifest(
@@ -124,22 +118,4 @@ def _check(
                 f"{parts.client.params} says {shard['dataPath']} has {shard['nbytes']} bytes, "
                 f"the file has {sizes.get(shard['dataPath'])}"
             )
-    if problems:
-        raise StageError(
-            "the parts of the bundle do not fit together",
-            where=str(out_dir),
-            why="; ".join(problems),
-            hint="parts of different builds were mixed: build the bundle again",
-        )
-
-
-def _read(out_dir: Path, path: str) -> dict[str, Any]:
-    try:
-        value = json.loads((out_dir / path).read_bytes())
-    except FileNotFoundError:
-        raise StageError("the bundle lacks parts", where=str(out_dir), why=path) from None
-    except ValueError as error:
-        raise StageError(f"{path} is not JSON", where=str(out_dir), why=str(error)) from None
-    if not isinstance(value, dict):
-        raise StageError(f"{path} is not a JSON object", where=str(out_dir))
-    return value
+    refuse_contradictions(out_dir, problems)

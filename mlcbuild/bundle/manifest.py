@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar
@@ -146,7 +147,7 @@ class MemoryPlan(Record):
     total_bytes: Count
 
 
-class ManifestBase(Record):
+class ManifestBase(Record, ABC):
     """What bundle.json says of every kind of bundle.
 
     ``kind``: "plan" for what our own runtime runs; others have a module of their own.
@@ -176,9 +177,9 @@ class ManifestBase(Record):
         """The entry of ``path``, or None."""
         return next((entry for entry in self.files if entry.path == path), None)
 
+    @abstractmethod
     def referenced(self) -> list[str]:
         """Files that other fields name."""
-        raise NotImplementedError
 
 
 class BundleManifest(ManifestBase):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from mlcbuild.bundle.manifest import (
     tree_digest,
 )
 from mlcbuild.bundle.memory_plan import kv_of, plan_memory
-from mlcbuild.bundle.tree import hash_file, list_payload
+from mlcbuild.bundle.parts import payload_entries, read_part, refuse_contradictions
 from mlcbuild.core.atomic import write_atomic
 from mlcbuild.errors import StageError
 from mlcbuild.spec.limits import Limits
@@ -76,13 +75,8 @@ def write_bundle(out_dir: Path, parts: BundleParts) -> BundleManifest:
     full.
     """
     (out_dir / MANIFEST_NAME).unlink(missing_ok=True)
-    paths = list_payload(out_dir)
-    files = [
-        FileEntry(path=path, size=size, sha256=digest)
-        for path in paths
-        for digest, size in [hash_file(out_dir / path)]
-    ]
-    present = set(paths)
+    files = payload_entries(out_dir)
+    present = {entry.path for entry in files}
     needed = [parts.library, HEADER, PARAMS_INDEX, TOKENIZER, CHAT]
     if parts.executable is not None:
         needed.append(parts.executable)
@@ -195,22 +189,11 @@ def _check_parts(
             f"the tokenizer makes {parts.tokenizer_vocab_size} ids, the model has "
             f"{parts.vocab_size} rows"
         )
-    if problems:
-        raise StageError(
-            "the parts of the bundle do not fit together",
-            where=str(out_dir),
-            why="; ".join(problems),
-            hint="parts of different builds were mixed: build the bundle again",
-        )
+    refuse_contradictions(out_dir, problems)
 
 
 def _read_versioned(out_dir: Path, path: str, key: str, known: int) -> dict[str, Any]:
-    try:
-        value = json.loads((out_dir / path).read_bytes())
-    except ValueError as error:
-        raise StageError(f"{path} is not JSON", where=str(out_dir), why=str(error)) from None
-    if not isinstance(value, dict):
-        raise StageError(f"{path} is not a JSON object", where=str(out_dir))
+    value = read_part(out_dir, path)
     found = value.get(key)
     if found != known:
         raise StageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(ABC):
     """A platform that bundles are built for; its subclasses are the kinds of bundles.
 
     ``tools`` are the distributions, ``programs`` the commands that a build needs.
@@ -39,9 +40,9 @@ class Target:
     tools: tuple[str, ...]
     programs: tuple[Program, ...] = ()
 
+    @abstractmethod
     def supports(self, scheme: QuantScheme) -> bool:
         """Whether bundles of this target can hold ``scheme``."""
-        raise NotImplementedError
 
     def capabilities(self) -> tuple[tuple[str, Capabilities], ...]:
         """What each kernel variant needs of a CPU; empty where no CPU runs the kernels."""
@@ -66,18 +67,18 @@ class PlanTarget(Target):
     layouts: tuple[Layout, ...]
 
     @property
+    @abstractmethod
     def runtime_file(self) -> str:
         """The file that holds the runtime."""
-        raise NotImplementedError
 
     @property
     def executable(self) -> str | None:
         """Where in a bundle the runtime lies as a program; None if there is none."""
         return None
 
+    @abstractmethod
     def kernels_file(self, variant: Variant) -> str:
         """The file that holds a variant's kernels."""
-        raise NotImplementedError
 
     def supports(self, scheme: QuantScheme) -> bool:
         """Whether there is a layout for the scheme's weights."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
-from mlcbuild.errors import InternalError
+from mlcbuild.kernels.kernel_writer import BaseWriter, write_kernel
 
 # TVM's builder is untyped: a scalar or vector expression, and a buffer.
 Expr: TypeAlias = Any
@@ -20,41 +19,17 @@ Buffer: TypeAlias = Any
 SERIAL_ROWS = 4
 
 
-class KernelWriter:
+class KernelWriter(BaseWriter):
     """The kernel being written; ``func`` is there once the ``with kernel(...)`` block is left."""
-
-    def __init__(self) -> None:
-        self._func: tirx.PrimFunc | None = None
-
-    @property
-    def func(self) -> tirx.PrimFunc:
-        """The finished PrimFunc."""
-        if self._func is None:
-            raise InternalError("the kernel is not finished")
-        return self._func
-
-    def finish(self, func: tirx.PrimFunc) -> None:
-        """Store the built function."""
-        self._func = func
 
     def arg(self, name: str, shape: Sequence[Expr], dtype: str) -> Buffer:
         """The next argument: a tensor of ``shape`` and ``dtype``."""
-        handle = T.arg(name, T.handle())
-        buffer = T.match_buffer(handle, tuple(shape), dtype, layout=None)
-        IRBuilder.name(name, buffer)
-        return buffer
+        return self.tensor(name, shape, dtype)
 
 
-@contextmanager
-def kernel(name: str) -> Iterator[KernelWriter]:
+def kernel(name: str) -> AbstractContextManager[KernelWriter]:
     """A private PrimFunc that is already scheduled and opaque to operator fusion."""
-    writer = KernelWriter()
-    with IRBuilder() as ir_builder, T.prim_func(is_private=True, s_tir=True):
-        T.func_name(name)
-        # op_pattern 8 is kOpaque: Relax's fusion leaves such a function alone.
-        T.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": 8})
-        yield writer
-    writer.finish(ir_builder.get())
+    return write_kernel(KernelWriter(), name, private=True)
 
 
 def dynamic(name: str) -> Expr:

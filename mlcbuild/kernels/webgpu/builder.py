@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
-from mlcbuild.errors import InternalError
+from mlcbuild.kernels.kernel_writer import BaseWriter, write_kernel
 
 # TVM's builder is untyped: an expression, and a buffer.
 Expr: TypeAlias = Any
@@ -19,45 +18,18 @@ Buffer: TypeAlias = Any
 WORKGROUP_BYTES = 16384  # shared memory that every WebGPU device has
 
 
-class KernelWriter:
+class KernelWriter(BaseWriter):
     """The kernel being written; ``func`` is there once the ``with kernel(...)`` block is left."""
-
-    def __init__(self) -> None:
-        self._func: tirx.PrimFunc | None = None
-
-    @property
-    def func(self) -> tirx.PrimFunc:
-        """The finished PrimFunc."""
-        if self._func is None:
-            raise InternalError("the kernel is not finished")
-        return self._func
-
-    def finish(self, func: tirx.PrimFunc) -> None:
-        """Store the built function."""
-        self._func = func
-
-    def tensor(self, name: str, shape: Sequence[Expr], dtype: str, offset: Expr = None) -> Buffer:
-        """The next argument: a tensor, which begins ``offset`` elements into its memory."""
-        handle = T.arg(name, T.handle())
-        buffer = T.match_buffer(handle, tuple(shape), dtype, elem_offset=offset, layout=None)
-        IRBuilder.name(name, buffer)
-        return buffer
 
     def scalar(self, name: str) -> Expr:
         """The next argument: an integer, which Relax passes as int64."""
         return T.arg(name, tirx.Var(name, "int64")).astype("int32")
 
 
-@contextmanager
-def kernel(name: str, *, public: bool = False) -> Iterator[KernelWriter]:
+def kernel(name: str, *, public: bool = False) -> AbstractContextManager[KernelWriter]:
     """A PrimFunc that is scheduled and opaque to fusion; a public one is found by its name."""
-    writer = KernelWriter()
-    with IRBuilder() as ir_builder, T.prim_func(is_private=not public, s_tir=True):
-        T.func_name(name)
-        attributes = {"tirx.is_scheduled": True, "tirx.noalias": True, "op_pattern": 8}
-        T.func_attr({**attributes, **({"global_symbol": name} if public else {})})
-        yield writer
-    writer.finish(ir_builder.get())
+    attributes = {"global_symbol": name} if public else {}
+    return write_kernel(KernelWriter(), name, private=not public, attributes=attributes)
 
 
 @contextmanager

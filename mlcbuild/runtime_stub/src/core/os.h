@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace mlcb {
 
@@ -22,8 +23,13 @@ class MappedFile {
  public:
   MappedFile() = default;
   explicit MappedFile(const std::string& path);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(MappedFile&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
   ~MappedFile();
 
   const uint8_t* data() const { return data_; }
@@ -43,8 +49,13 @@ class MemoryRegion {
  public:
   MemoryRegion() = default;
   MemoryRegion(uint64_t size, const std::string& purpose);
-  MemoryRegion(MemoryRegion&& other) noexcept;
-  MemoryRegion& operator=(MemoryRegion&& other) noexcept;
+  MemoryRegion(MemoryRegion&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  MemoryRegion& operator=(MemoryRegion&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
   ~MemoryRegion();
 
   uint8_t* data() const { return data_; }
@@ -62,8 +73,11 @@ class SharedLibrary {
  public:
   SharedLibrary() = default;
   explicit SharedLibrary(const std::string& path);  // throws Error(MLCB_ERROR_BUNDLE)
-  SharedLibrary(SharedLibrary&& other) noexcept;
-  SharedLibrary& operator=(SharedLibrary&& other) noexcept;
+  SharedLibrary(SharedLibrary&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  SharedLibrary& operator=(SharedLibrary&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
   ~SharedLibrary();
 
   void* find(const char* symbol) const;  // nullptr if there is none

@@ -109,15 +109,6 @@ MappedFile::MappedFile(const std::string& path) {
   ::close(fd);
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<uint8_t*>(data_), size_);
 }
@@ -142,15 +133,6 @@ MemoryRegion::MemoryRegion(uint64_t size, const std::string& purpose)
   data_ = static_cast<uint8_t*>(address);
 }
 
-MemoryRegion::MemoryRegion(MemoryRegion&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MemoryRegion& MemoryRegion::operator=(MemoryRegion&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
 MemoryRegion::~MemoryRegion() {
   if (data_ != nullptr) ::munmap(data_, size_);
 }
@@ -169,14 +151,6 @@ SharedLibrary::SharedLibrary(const std::string& path) {
     const char* why = ::dlerror();
     throw Error(MLCB_ERROR_BUNDLE, path + ": cannot load: " + (why ? why : "unknown reason"));
   }
-}
-
-SharedLibrary::SharedLibrary(SharedLibrary&& other) noexcept
-    : handle_(std::exchange(other.handle_, nullptr)) {}
-
-SharedLibrary& SharedLibrary::operator=(SharedLibrary&& other) noexcept {
-  std::swap(handle_, other.handle_);
-  return *this;
 }
 
 SharedLibrary::~SharedLibrary() {

@@ -83,15 +83,6 @@ MappedFile::MappedFile(const std::string& path) {
   ++header_of(data_)->users;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
 MappedFile::~MappedFile() {
   if (data_ != nullptr) release(data_);
 }
@@ -108,15 +99,6 @@ MemoryRegion::MemoryRegion(uint64_t size, const std::string& purpose)
   }
 }
 
-MemoryRegion::MemoryRegion(MemoryRegion&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MemoryRegion& MemoryRegion::operator=(MemoryRegion&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
 MemoryRegion::~MemoryRegion() { std::free(data_); }
 
 void MemoryRegion::prefer_large_pages() const {}
@@ -128,8 +110,6 @@ SharedLibrary::SharedLibrary(const std::string& path) {
                                      "hint: use the module that bundle.json names");
 }
 
-SharedLibrary::SharedLibrary(SharedLibrary&&) noexcept = default;
-SharedLibrary& SharedLibrary::operator=(SharedLibrary&&) noexcept = default;
 SharedLibrary::~SharedLibrary() = default;
 
 void* SharedLibrary::find(const char*) const { return handle_; }  // of none, nothing
