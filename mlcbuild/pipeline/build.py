@@ -67,8 +67,8 @@ def build_graph(spec: BuildSpec, env: BuildEnv, scheme: QuantScheme | None = Non
     if isinstance(target, PlanTarget):
         return _plan_graph(spec, env, target, scheme)
     if isinstance(target, ClientTarget):
-        client = client_graph(spec, env, target, scheme)
-        return BundleGraph(client.bundle, client.verify, VariantParts({}, {}, {}))
+        bundle, verify = client_graph(spec, env, target, scheme)
+        return BundleGraph(bundle, verify, VariantParts({}, {}, {}))
     raise InternalError(f"there is no graph for targets like {target.name}")
 
 

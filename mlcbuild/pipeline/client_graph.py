@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mlcbuild.core.canonical_json import Json
 from mlcbuild.pipeline.action import Action
@@ -25,18 +25,10 @@ from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.targets.target import ClientTarget
 
 
-@dataclass(frozen=True)
-class ClientGraph:
-    """``bundle`` makes a bundle's tree; ``verify`` must pass before it is handed out."""
-
-    bundle: Action
-    verify: Action
-
-
 def client_graph(
     spec: BuildSpec, env: BuildEnv, target: ClientTarget, scheme: QuantScheme
-) -> ClientGraph:
-    """The actions for ``spec``."""
+) -> tuple[Action, Action]:
+    """(what makes the bundle's tree, what must pass before it is handed out)."""
     notes: list[Json] = []
     if spec.limits.max_batch_size != 1:
         notes.append(
@@ -70,4 +62,4 @@ def client_graph(
         package=client_package_action(target.client, env),
         described=described,
     )
-    return ClientGraph(bundle, client_verify_action(spec.subject, bundle))
+    return bundle, client_verify_action(spec.subject, bundle)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +14,8 @@ from mlcbuild.pipeline.stages.client_package import LICENSE, SCRIPT
 from mlcbuild.pipeline.stages.files import LIBRARY, MODEL, NEEDS, NOTES, TOKENIZER
 from mlcbuild.pipeline.stages.place import place, place_licenses
 from mlcbuild.pipeline.stages.records import from_params
-from mlcbuild.pipeline.stages.tools import tool_versions
-from mlcbuild.pipeline.stages.wasm import PAGE, WEB
+from mlcbuild.pipeline.stages.tools import package_folder, tool_versions
+from mlcbuild.pipeline.stages.web_page import PAGE, WEB_CODE, copy_page
 from mlcbuild.spec.limits import Limits
 from mlcbuild.spec.scheme import QuantScheme
 
@@ -57,7 +56,7 @@ def client_assemble_action(
         },
         params=dict(described),
         tools=tool_versions("apache-tvm"),
-        code=("mlcbuild.runtime_stub.platform.web",),
+        code=(WEB_CODE,),
         describe="put the bundle together",
     )
 
@@ -131,18 +130,13 @@ def _place_files(context: ActionContext, params: Mapping[str, Any]) -> None:
         if path.name != NOTES:
             place(path, out / path.name)
     place(inputs["library"] / Path(WASM).name, out / WASM)
-    for path in sorted(WEB.rglob("*")):
-        if path.is_file():
-            place(path, out / "platform" / "web" / path.relative_to(WEB), copy=True)
-    (out / "platform" / "web" / PAGE).rename(out / PAGE)
-    place(inputs["package"] / SCRIPT, out / "platform" / "web" / SCRIPT)
+    place(inputs["package"] / SCRIPT, copy_page(out) / SCRIPT)
     licenses = out / "licenses"
     place_licenses(inputs["model"], licenses)
     place(inputs["package"] / LICENSE, licenses / f"{LICENSE}.txt")
-    spec = importlib.util.find_spec("tvm")
-    if spec is not None and spec.origin is not None:
-        for name in ("LICENSE", "NOTICE"):
-            place(Path(spec.origin).parent / name, licenses / f"tvm-{name}.txt", copy=True)
+    tvm = package_folder("tvm", "apache-tvm")
+    for name in ("LICENSE", "NOTICE"):
+        place(tvm / name, licenses / f"tvm-{name}.txt", copy=True)
     (licenses / "mlcb-NOTICE.txt").write_text(
         _NOTICE.format(script=SCRIPT, package=params["client"], package_license=f"{LICENSE}.txt"),
         encoding="utf-8",

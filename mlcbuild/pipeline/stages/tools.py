@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
+from pathlib import Path
 
 from mlcbuild.arch.registry import architectures
 from mlcbuild.core.versions import installed_version
@@ -30,3 +32,11 @@ def architecture_code(*modules: str) -> tuple[str, ...]:
     weights again.
     """
     return tuple(f"mlcbuild.arch.{name}.{module}" for name in architectures() for module in modules)
+
+
+def package_folder(module: str, distribution: str) -> Path:
+    """The folder of a package, which is not imported."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ToolchainError(f"the package {distribution} is not installed")
+    return Path(spec.origin).parent

@@ -16,6 +16,7 @@ from mlcbuild.pipeline.stages.emscripten import (
 )
 from mlcbuild.pipeline.stages.files import OBJECT, PLAN
 from mlcbuild.pipeline.stages.runtime import COMPILE_FLAGS, ROOT, read_units
+from mlcbuild.pipeline.stages.web_page import WEB_CODE, copy_page
 from mlcbuild.spec.scheme import QuantScheme
 from mlcbuild.targets.target import Variant, WasmTarget
 
@@ -43,8 +44,6 @@ SLOTS = (
 )
 HOOK = "mlcb_kernel_error_hook"
 SHIM = "src/exec/kernel_shim.c"
-WEB = ROOT / "platform" / "web"
-PAGE = "index.html"  # lies at the bundle's root, and refers to what stays in platform/web
 
 
 def wasm_runtime_action(target: WasmTarget, emscripten: Mapping[str, str]) -> Action:
@@ -74,7 +73,7 @@ def web_files_action(target: WasmTarget) -> Action:
         version=1,
         subject=target.name,
         run=_copy_files,
-        code=("mlcbuild.runtime_stub.include", "mlcbuild.runtime_stub.platform.web"),
+        code=("mlcbuild.runtime_stub.include", WEB_CODE),
         describe="copy the runtime's JavaScript",
     )
 
@@ -153,9 +152,7 @@ def _compile(context: ActionContext) -> None:
 def _copy_files(context: ActionContext) -> None:
     (context.out / "include").mkdir()
     shutil.copyfile(ROOT / "include" / "mlcb.h", context.out / "include" / "mlcb.h")
-    folder = context.out / "platform" / "web"
-    shutil.copytree(WEB, folder, copy_function=shutil.copyfile)
-    (folder / PAGE).rename(context.out / PAGE)
+    copy_page(context.out)
 
 
 def kernel_table(libraries: Sequence[tuple[str, Sequence[str]]], features: Sequence[str]) -> str:

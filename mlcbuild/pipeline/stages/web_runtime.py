@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ import mlcbuild
 from mlcbuild.errors import ToolchainError
 from mlcbuild.pipeline.action import Action, ActionContext
 from mlcbuild.pipeline.stages.emscripten import run_emcc
-from mlcbuild.pipeline.stages.tools import tool_versions
+from mlcbuild.pipeline.stages.tools import package_folder, tool_versions
 
 ROOT = Path(mlcbuild.__file__).parent / "runtime_stub" / "platform" / "web_tvm"
 # Nothing is exported by its own wish: the linker gets a list, and drops what nobody calls.
@@ -98,7 +97,7 @@ def _run(context: ActionContext) -> None:
 
 def _lay_out(tree: Path) -> None:
     """The sources of the packages as they lie in TVM's own repository, with ours among them."""
-    tvm, ffi = _package("tvm", _TVM), _package("tvm_ffi", _FFI)
+    tvm, ffi = package_folder("tvm", _TVM), package_folder("tvm_ffi", _FFI)
     for source, place in (
         (tvm / "include", "include"),
         (tvm / "src" / "runtime", "src/runtime"),
@@ -116,11 +115,3 @@ def _lay_out(tree: Path) -> None:
             )
         shutil.copytree(source, tree / place, dirs_exist_ok=True)
     shutil.copyfile(ROOT / "client.cc", tree / "client.cc")
-
-
-def _package(module: str, distribution: str) -> Path:
-    """The folder of a package, which is not imported."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        raise ToolchainError(f"the package {distribution} is not installed")
-    return Path(spec.origin).parent
